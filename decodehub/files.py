@@ -1,0 +1,129 @@
+"""Files that can be trusted: atomic writes, canonical JSON, content hashes, paths that stay in their folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+POINTER_MAX_BYTES = 1024
+_LFS_HEAD = b"version https://git-lfs.github.com/spec/"
+
+
+def home() -> Path:
+    """Folder for what decodehub makes or caches: ``$DECODEHUB_HOME``, else ``~/.cache/decodehub``."""
+    return Path(os.environ.get("DECODEHUB_HOME") or Path.home() / ".cache" / "decodehub").expanduser().absolute()
+
+
+def canonical_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON with sorted keys and no NaN, so that equal values give equal text.
+
+    Raises:
+        ValueError: a float is NaN or infinite (write null with a reason instead).
+    """
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators)
+
+
+def sha256_bytes(data: bytes) -> str:
+    """``"sha256:<64 hex>"`` of `data`."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Hash of the canonical JSON of `value`."""
+    return sha256_bytes(canonical_json(value).encode())
+
+
+def sha256_file(path: Path) -> str:
+    """Hash of a file's bytes, read in blocks."""
+    with Path(path).open("rb") as f:
+        return "sha256:" + hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else sha256_bytes(f.read())
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that becomes `path` (fsync, rename) only when the block ends without an error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        with part.open("rb+") as f:
+            os.fsync(f.fileno())
+        part.chmod(0o666 & ~_umask())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` whole or not at all."""
+    with atomic_path(path) as part:
+        part.write_bytes(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write canonical, indented JSON to `path` whole or not at all."""
+    write_bytes(path, (canonical_json(value, indent=2) + "\n").encode())
+
+
+def inside(folder: Path, relative: str) -> Path:
+    """`folder` / `relative`, which must stay in `folder` once links and ``..`` are followed.
+
+    Raises:
+        ValueError: the path is absolute, empty or leads out of the folder.
+    """
+    folder = Path(folder)
+    if not relative or Path(relative).is_absolute() or "\\" in relative or "\0" in relative:
+        raise ValueError(f"path {relative!r} must be relative, with '/' between its parts")
+    path = folder / relative
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"path {relative!r} leads out of its folder")
+    return path
+
+
+def pointer_kind(head: bytes) -> str | None:
+    """What a small file stands for when it is a pointer in place of data: ``"git-annex"``, ``"Git LFS"`` or None."""
+    if head.startswith(_LFS_HEAD):
+        return "Git LFS"
+    if len(head) <= POINTER_MAX_BYTES and b"/annex/objects/" in head:
+        return "git-annex"
+    return None
+
+
+def read_data(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """The bytes of a data file, with the reason in words when they are not there.
+
+    Raises:
+        FileNotFoundError: there is no such file (a broken git-annex link is named as such).
+        ValueError: the file is empty, larger than `max_bytes`, or a git-annex or Git LFS pointer.
+    """
+    path = Path(path)
+    if not path.is_file():
+        if path.is_symlink() and "annex" in str(path.readlink()):
+            raise ValueError(f"{path} is a git-annex link without its content: run 'datalad get' or 'git annex get' there")
+        raise FileNotFoundError(f"{path} does not exist")
+    size = path.stat().st_size
+    if size == 0:
+        raise ValueError(f"{path} is empty")
+    if max_bytes is not None and size > max_bytes:
+        raise ValueError(f"{path} has {size:,} bytes, more than the {max_bytes:,} allowed")
+    data = path.read_bytes()
+    if (kind := pointer_kind(data[: POINTER_MAX_BYTES + 1])) is not None:
+        remedy = "'datalad get' or 'git annex get'" if kind == "git-annex" else "'git lfs pull'"
+        raise ValueError(f"{path} is a {kind} pointer in place of the data: run {remedy} in its folder")
+    return data
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
