@@ -87,11 +87,10 @@ class EditRow(_Row):
         if (self.target_concept is not None) != (self.family == "identity"):
             raise ValueError(f"target_concept belongs to every identity edit and to no other, found {self.target_concept!r} for {self.family!r}")
         if self.votes:
-            decided = self.votes[0] if len(set(self.votes[:2])) == 1 and len(self.votes) == 2 else sum(self.votes) * 2 > len(self.votes)
             if len(self.votes) == 1 or (len(self.votes) == 2 and self.votes[0] != self.votes[1]):
                 raise ValueError(f"votes {self.votes} decide nothing: two reviewers must agree or a third must vote")
-            if decided != self.kept:
-                raise ValueError(f"kept is {self.kept} but the votes {self.votes} say {decided}")
+            if (passed := sum(self.votes) * 2 > len(self.votes)) != self.kept:
+                raise ValueError(f"kept is {self.kept} but the votes {self.votes} say {passed}")
         return self
 
 
@@ -177,8 +176,13 @@ def read_release(folder: Path | str) -> Release:
     return Release(folder, header, tuple(sources.values()), tuple(edits.values()))
 
 
-def read_release_image(release: Release, relative: str) -> bytes:
+def read_release_image(release: Release, relative: str, owner: str) -> bytes:
     """The bytes of one image of a release, decoded once to be sure that they are an image.
+
+    Args:
+        release: a checked release.
+        relative: path of the image in its folder.
+        owner: the row that names the image, in words, for an error.
 
     Raises:
         ManifestError: a pointer in place of the image, too large, damaged, or not an image.
@@ -188,7 +192,7 @@ def read_release_image(release: Release, relative: str) -> bytes:
         data = read_data(path, max_bytes=MAX_BYTES)
         decode_image(data, name=str(path))
     except (FileNotFoundError, ValueError) as error:
-        raise ManifestError(f"{release.folder / MANIFEST}: image {relative!r}: {error}") from None
+        raise ManifestError(f"{release.folder / MANIFEST}: {owner}: {error}") from None
     return data
 
 

@@ -96,3 +96,39 @@ def _no_duplicates(names: list[str], what: str) -> None:
         if name in seen:
             raise ValueError(f"{what} {name!r} is there twice")
         seen.add(name)
+
+
+def load_benchmark(data_dir: str | None = None) -> Benchmark:
+    """The table of a release, read through ``load_dataset("eeg-editbench")`` without decoding an image.
+
+    Args:
+        data_dir: a release folder, ``"sample"`` for the embedded sample, or None for the release that is configured
+            (``$DECODEHUB_HOME/eeg-editbench``, then ``$DECODEHUB_ORG``, then the sample with a warning).
+    """
+    import datasets
+
+    import decodehub  # noqa: F401  (registers the bare name)
+
+    tables = {}
+    for config in ("sources", "edits"):
+        data = datasets.load_dataset("eeg-editbench", config, split="test", data_dir=data_dir)
+        images = [name for name, feature in data.features.items() if isinstance(feature, datasets.Image)]
+        data = data.remove_columns(images)
+        labels = {name: feature for name, feature in data.features.items() if isinstance(feature, datasets.ClassLabel)}
+        tables[config] = [{k: labels[k].int2str(v) if k in labels and v is not None else v for k, v in row.items()} for row in data]
+    return make_benchmark(tables["sources"][0]["release"], tables["sources"], tables["edits"])
+
+
+def with_distances(benchmark: Benchmark, distances: np.ndarray) -> Benchmark:
+    """The same benchmark with other visual distances (E,), for a release that carries none; its content hash changes with them.
+
+    Raises:
+        ValueError: the number of distances is not the number of edits, or one is not within 0..2.
+    """
+    distances = np.asarray(distances, dtype=np.float64)
+    if distances.shape != (len(benchmark.edit_ids),):
+        raise ValueError(f"distances have shape {distances.shape}, expected {(len(benchmark.edit_ids),)}: one for each edit")
+    if len(bad := np.flatnonzero(~((distances >= 0) & (distances <= 2)))):
+        raise ValueError(f"distance {distances[bad[0]]} of edit {benchmark.edit_ids[bad[0]]!r} is not a cosine distance (0 to 2)")
+    edits = [{**row, "visual_distance": float(d)} for row, d in zip(benchmark.rows["edits"], distances)]
+    return make_benchmark(benchmark.release, benchmark.rows["sources"], edits)

@@ -1,0 +1,103 @@
+"""Long jobs: a manifest of items, one file an item, a restart that does only what is missing.
+
+Used by everything that edits, encodes, annotates or trains many items. Each process appends to its own ``done-RANK.jsonl`` beside the files;
+a line names the item, the hash of the settings it was made under and the hash of the file. A restart reuses an item only if all three
+still hold, so a change of settings or a damaged file is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from tqdm import tqdm
+
+from .files import canonical_json, inside, sha256_bytes, sha256_file, write_bytes
+
+Item = TypeVar("Item")
+
+
+class Report(NamedTuple):
+    """What a process did: keys made now, keys reused from before, and the errors by key."""
+
+    made: list[str]
+    reused: list[str]
+    failed: dict[str, str]
+
+
+class JobFailed(RuntimeError):
+    """Some items failed; the others are done and a restart does only those that failed."""
+
+
+def run_job(
+    items: Mapping[str, Item],
+    work: Callable[[Item], bytes],
+    folder: Path,
+    settings_hash: str,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    progress: bool = True,
+    label: str = "items",
+) -> Report:
+    """Make the file of every item that is not there yet; one failure does not stop the others.
+
+    Args:
+        items: by key; the key is the file's path below `folder`.
+        work: makes the bytes of an item's file.
+        folder: where the files go.
+        settings_hash: hash of everything besides the item that the bytes depend on.
+        rank, world: this process and how many share the job (Accelerate's ``process_index`` and ``num_processes``); items are dealt in turn.
+        progress: show a bar (on rank 0).
+        label: what the bar is called.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    done = _read_done(folder)
+    report = Report([], [], {})
+    keys = list(items)[rank::world]
+    with (folder / f"done-{rank}.jsonl").open("a", encoding="utf-8") as log:
+        for key in tqdm(keys, desc=label, disable=not progress or rank != 0):
+            path = inside(folder, key)
+            record = done.get(key)
+            if record is not None and record["settings"] == settings_hash and path.is_file() and sha256_file(path) == record["sha256"]:
+                report.reused.append(key)
+                continue
+            try:
+                data = work(items[key])
+            except Exception as error:  # one bad item must not end a night's job; it is reported at the end
+                report.failed[key] = f"{type(error).__name__}: {error}"
+                continue
+            write_bytes(path, data)
+            log.write(canonical_json({"key": key, "settings": settings_hash, "sha256": sha256_bytes(data)}) + "\n")
+            log.flush()
+            os.fsync(log.fileno())
+            report.made.append(key)
+    return report
+
+
+def raise_if_failed(report: Report, label: str) -> None:
+    """End a job that had failures with their list.
+
+    Raises:
+        JobFailed: at least one item failed.
+    """
+    if report.failed:
+        lines = [f"  {key}: {error}" for key, error in list(report.failed.items())[:20]]
+        more = f"\n  and {len(report.failed) - 20} more" if len(report.failed) > 20 else ""
+        total = len(report.made) + len(report.reused) + len(report.failed)
+        raise JobFailed(f"{len(report.failed)} of {total} {label} failed; run again to retry only these:\n" + "\n".join(lines) + more)
+
+
+def _read_done(folder: Path) -> dict[str, dict[str, str]]:
+    done = {}
+    for file in sorted(folder.glob("done-*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+                done[record["key"]] = record
+            except (json.JSONDecodeError, KeyError, TypeError):  # the line that a killed process did not finish
+                continue
+    return done

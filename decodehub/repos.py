@@ -1,0 +1,85 @@
+"""A dataset of ours as the data-only repository that it publishes: README with its configs, and Parquet."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .files import home, sha256_json, write_bytes
+
+if TYPE_CHECKING:
+    from .registry import Entry
+
+SAMPLE_CONFIG = "sample"
+
+
+def builder_class(entry: Entry) -> Any:
+    """The one `datasets.DatasetBuilder` that the module of a dataset defines.
+
+    Raises:
+        TypeError: the module defines none or several.
+    """
+    import datasets
+
+    module = importlib.import_module(entry.module)
+    found = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, datasets.DatasetBuilder) and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise TypeError(f"{entry.module} must define one DatasetBuilder, found {[c.__name__ for c in found]}")
+    return found[0]
+
+
+def export_dataset(entry: Entry, **options: Any) -> Path:
+    """Write all configs of a dataset as a data-only repository below ``$DECODEHUB_HOME/repos`` and return its folder.
+
+    The folder is named by the hash of what is in it and appears only once complete, so a second call returns at once.
+
+    Args:
+        entry: a dataset of the registry.
+        options: what its builder takes, such as ``data_dir``; the config ``sample`` takes none.
+    """
+    from datasets.info import DatasetInfosDict
+    from datasets.utils.metadata import MetadataConfigs
+    from huggingface_hub import DatasetCard
+
+    cls = builder_class(entry)
+    builders = {c.name: cls(config_name=c.name, **({} if c.name == SAMPLE_CONFIG else options)) for c in cls.BUILDER_CONFIGS}
+    card_text = (entry.folder / "README.md").read_text(encoding="utf-8")
+    key = sha256_json([card_text, {name: builder.hash for name, builder in builders.items()}]).removeprefix("sha256:")[:16]
+    folder = home() / "repos" / f"{entry.name}-{key}"
+    if folder.is_dir():
+        return folder
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        part = Path(scratch) / "repo"
+        configs, infos = MetadataConfigs(), DatasetInfosDict()
+        for name, builder in builders.items():
+            builder.download_and_prepare(str(part / name), file_format="parquet")
+            data_files = []
+            for split in builder.info.splits:
+                shards = sorted((part / name).glob(f"*-{split}*.parquet"))
+                for i, shard in enumerate(shards):
+                    shard.rename(part / name / f"{split}-{i:05d}-of-{len(shards):05d}.parquet")
+                data_files.append({"split": split, "path": f"{name}/{split}-*"})
+            (part / name / "dataset_info.json").unlink(missing_ok=True)
+            configs[name] = {"data_files": data_files, **({"default": True} if name == cls.DEFAULT_CONFIG_NAME else {})}
+            infos[name] = builder.info
+        card = DatasetCard(card_text)
+        infos.to_dataset_card_data(card.data)
+        configs.to_dataset_card_data(card.data)
+        write_bytes(part / "README.md", str(card).encode())
+        try:
+            part.rename(folder)
+        except OSError:  # another process was first: its folder has the same content
+            if not folder.is_dir():
+                raise
+            shutil.rmtree(part)
+    return folder

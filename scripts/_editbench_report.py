@@ -1,0 +1,247 @@
+"""One self-contained HTML page of an EEG-EditBench record: numbers, plots with intervals, the hardest edits."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from decodehub.files import write_bytes
+from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
+from decodehub.records import Metric, ResultRecord
+
+INK, MUTED, ACCENT, SECOND = "#1b2733", "#6b7785", "#1f6f8b", "#c8702a"
+TITLES = {
+    "identity": "Identity",
+    "attribute": "Attribute",
+    "background": "Background",
+    "removal": "Removal",
+    "material": "Material",
+    "texture": "Texture",
+    "shape": "Shape",
+    "color": "Color",
+    "state": "State",
+    "near": "Near",
+    "medium": "Medium",
+    "far": "Far",
+}
+
+
+class GalleryItem(NamedTuple):
+    """An edit to show: PNG or JPEG bytes of source and edit, its name, instruction and share of runs that got it right."""
+
+    source: bytes
+    edited: bytes
+    title: str
+    instruction: str
+    correct: float
+
+
+def hardest_edits(scored: ScoredRuns, n: int = 12) -> list[tuple[int, float]]:
+    """Indices of the edits that fewest runs tell from their source, with the share of runs that do; ties by the mean margin."""
+    wins = np.mean([s.wins for s in scored.scores], axis=0)
+    margins = np.mean([s.margins for s in scored.scores], axis=0)
+    order = np.lexsort((margins, wins))[:n]
+    return [(int(i), float(wins[i])) for i in order]
+
+
+def write_report(path: Path, record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> None:
+    """Write the page; it needs no other file and no network."""
+    write_bytes(path, render(record, gallery).encode())
+
+
+def render(record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> str:
+    """The page as text."""
+    parts = [
+        f"<h1>EEG-EditBench: {_esc(record.model.id)}</h1>",
+        _banner(record),
+        f"<p>{_esc(record.data)}</p>",
+        _headline_table(record),
+        *(_figure(title, caption, svg) for title, caption, svg in _figures(record)),
+        _gallery(record, gallery),
+        _all_numbers(record),
+        _provenance(record),
+    ]
+    return _PAGE.replace("{title}", f"EEG-EditBench: {_esc(record.model.id)}").replace("{body}", "\n".join(part for part in parts if part))
+
+
+def headline(record: ResultRecord) -> list[tuple[str, Metric]]:
+    """The numbers of table 1 of the paper, with the pairing gain, in reading order."""
+    wanted: list[tuple[str, str, dict[str, str]]] = [
+        ("Top-1", "top1", {}),
+        ("Top-5", "top5", {}),
+        ("Top-1, null images", "null_top1", {}),
+        ("EP-Top1", "ep_top1", {}),
+        ("2AFC overall", "two_afc", {}),
+        *((f"2AFC {TITLES[f].lower()}", "two_afc", {"family": f}) for f in ("identity", "attribute", "background", "removal")),
+        ("2AFC, mismatched queries", "two_afc_mismatched", {}),
+        ("Pairing gain", "pairing_gain", {}),
+    ]
+    by_key = {(m.name, tuple(m.slice.items())): m for m in record.metrics}
+    return [(label, by_key[name, tuple(s.items())]) for label, name, s in wanted if (name, tuple(s.items())) in by_key]
+
+
+def number(metric: Metric) -> str:
+    """A value as in the paper: mean, and SD over subjects."""
+    if metric.value is None:
+        return "not scored"
+    digits = 3 if metric.unit in ("score", "correlation") else 1
+    spread = f" ± {metric.sd:.{digits}f}" if metric.sd is not None and metric.n > 1 else ""
+    return f"{metric.value:.{digits}f}{spread}"
+
+
+def interval(metric: Metric) -> str:
+    """A 95 % interval in words, or a dash."""
+    return f"[{metric.ci95[0]:.1f}, {metric.ci95[1]:.1f}]" if metric.ci95 else "–"
+
+
+def _figures(record: ResultRecord) -> Iterable[tuple[str, str, str]]:
+    afc = {tuple(m.slice.items()): m for m in record.metrics if m.name == "two_afc" and m.value is not None}
+    families = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "family"]
+    subtypes = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "subtype"]
+    note = "Bars are means over subjects, whiskers 95 % bootstrap intervals over subjects, dashed lines chance."
+    yield "2AFC by edit family", note, _bars(families, "2AFC (%)")
+    if subtypes:
+        yield "2AFC by subtype", "Identity edits by semantic distance, attribute edits by the property changed. " + note, _bars(subtypes, "2AFC (%)")
+    retrieval = [(label, m) for label, m in headline(record) if m.name in ("top1", "null_top1", "top5", "ep_top1") and m.value is not None]
+    yield "Retrieval", f"Standard retrieval over {_count(record)} sources, and EP-Top1: the source above every edit of its own. " + note, _bars(retrieval, "%")
+    gains = [("Overall" if not m.slice else TITLES.get(m.slice["family"], m.slice["family"]), m) for m in record.metrics if m.name == "pairing_gain" and m.value is not None]
+    yield "Pairing gain", "2AFC with the right EEG minus 2AFC with every other query: 0 means that the EEG plays no part.", _bars(gains, "percentage points")
+    categories = [(k[0][1], m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "category"]
+    if len(categories) > 1:
+        yield "2AFC by source category", note, _bars(categories, "2AFC (%)")
+    null = [(n.replace("_", " "), m) for m in record.metrics if not m.slice and m.value is not None for n in [m.name] if n in ("original_over_null", "null_over_edit", "null_over_edit_mismatched")]
+    if null:
+        yield "Null edits", "Does going through the editor alone change the match? " + note, _bars(null, "2AFC (%)")
+
+
+def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> str:
+    fig, ax = plt.subplots(figsize=(max(3.2, 0.85 * len(items) + 1.2), 2.9))
+    for i, (_, m) in enumerate(items):
+        ax.bar(i, m.value, 0.62, color=ACCENT if (m.value or 0) >= 0 else SECOND, zorder=2)
+        if m.ci95:
+            ax.vlines(i, *m.ci95, color=INK, lw=1.4, zorder=3)
+        if m.chance is not None:
+            ax.hlines(m.chance, i - 0.42, i + 0.42, color=SECOND, lw=1.3, ls=(0, (3, 2)), zorder=4)
+        top = m.ci95[1] if m.ci95 else m.value
+        ax.annotate(f"{m.value:.1f}", (i, max(top or 0, 0)), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK)
+    ax.set_xticks(range(len(items)), [label for label, _ in items], rotation=25 if max(map(len, (label for label, _ in items))) > 9 else 0, ha="right" if max(map(len, (label for label, _ in items))) > 9 else "center", fontsize=8.5)
+    ax.set_ylabel(unit, fontsize=9)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, max(high * 1.08, 1))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8.5, length=0)
+    ax.grid(axis="y", color="#e4e8ec", lw=0.8, zorder=0)
+    buffer = io.StringIO()
+    with plt.rc_context({"svg.hashsalt": "decodehub"}):
+        fig.savefig(buffer, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
+    plt.close(fig)
+    return buffer.getvalue().split("?>", 1)[-1].split('.dtd">', 1)[-1]
+
+
+def _banner(record: ResultRecord) -> str:
+    warnings = []
+    if record.is_sample:
+        warnings.append(f"Release <b>{_esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself.")
+    if "simulated" in record.data.lower():
+        warnings.append("The EEG is <b>simulated</b>.")
+    return f'<p class="warn">{" ".join(warnings)}</p>' if warnings else ""
+
+
+def _headline_table(record: ResultRecord) -> str:
+    rows = "".join(
+        f"<tr><th scope=row>{_esc(label)}</th><td>{_esc(number(m))}</td><td>{_esc(interval(m))}</td><td>{'–' if m.chance is None else f'{m.chance:.1f}'}</td></tr>"
+        for label, m in headline(record)
+    )
+    n = record.metrics[0].n
+    return (
+        f"<table><caption>Mean ± population SD over {n} subjects (seeds averaged within subject), 95 % interval over subjects. Percent, pairing gain in "
+        f"percentage points.</caption><thead><tr><th scope=col></th><th scope=col>score</th><th scope=col>95 % CI</th><th scope=col>chance</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _figure(title: str, caption: str, svg: str) -> str:
+    return f'<figure role="group"><h2>{_esc(title)}</h2><div role="img" aria-label="{_esc(title)}">{svg}</div><figcaption>{_esc(caption)}</figcaption></figure>'
+
+
+def _gallery(record: ResultRecord, items: Sequence[GalleryItem]) -> str:
+    if not items:
+        return ""
+    cards = "".join(
+        f'<li><div class=pair><img src="{_data_url(i.source)}" alt="viewed image"><img src="{_data_url(i.edited)}" alt="edited image"></div>'
+        f"<b>{_esc(i.title)}</b><br>{i.correct:.0%} of runs right<br><small>{_esc(i.instruction)}</small></li>"
+        for i in items
+    )
+    note = "" if record.is_sample else " This page contains stimuli: mind their licence before you share it."
+    return f"<section><h2>The hardest edits</h2><p>Viewed image left, edit right; runs are subject and seed.{note}</p><ul class=gallery>{cards}</ul></section>"
+
+
+def _all_numbers(record: ResultRecord) -> str:
+    rows = "".join(
+        f"<tr><th scope=row>{_esc(m.name)}</th><td>{_esc(', '.join(f'{k}: {v}' for k, v in m.slice.items()))}</td><td>{_esc(number(m))}</td>"
+        f"<td>{_esc(interval(m) if m.value is not None else m.reason or '')}</td><td>{_esc(m.unit)}</td></tr>"
+        for m in record.metrics
+    )
+    return f"<details><summary>All {len(record.metrics)} numbers</summary><table><thead><tr><th>metric</th><th>slice</th><th>score</th><th>95 % CI</th><th>unit</th></tr></thead><tbody>{rows}</tbody></table></details>"
+
+
+def _provenance(record: ResultRecord) -> str:
+    rows: dict[str, Any] = {
+        "benchmark": f"{record.benchmark.id}, release {record.benchmark.release}",
+        "content hash": record.benchmark.content_hash,
+        "protocol": f"{record.protocol.name} {record.protocol.hash}",
+        "settings": ", ".join(f"{k}={v}" for k, v in record.protocol.settings.items()),
+        "model": f"{record.model.id} (revision {record.model.revision}, {record.model.parameters or '?'} parameters) {record.model.notes}",
+        "aggregation": record.aggregation,
+        "runs": f"{len(record.runs)} (subject, seed): " + ", ".join(f"{r.subject}/{r.seed}" for r in record.runs),
+        "environment": f"Python {record.environment.get('python')}, " + ", ".join(f"{k} {v}" for k, v in record.environment.get("packages", {}).items()),
+        "made": record.created,
+    }
+    cells = "".join(f"<tr><th scope=row>{_esc(k)}</th><td>{_esc(str(v))}</td></tr>" for k, v in rows.items())
+    return f"<section><h2>How this was made</h2><table class=wide>{cells}</table><p>Check it: <code>decodehub verify FOLDER</code> scores the saved predictions anew.</p></section>"
+
+
+def _count(record: ResultRecord) -> int:
+    chance = next(m.chance for m in record.metrics if m.name == "top1")
+    return round(100 / chance) if chance else 0
+
+
+def _data_url(data: bytes) -> str:
+    kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _esc(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
+<style>
+:root { color: #1b2733; background: #fff; font: 15px/1.5 system-ui, sans-serif }
+body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 0 0 .4rem }
+.warn { background: #fff3e0; border-left: 4px solid #c8702a; padding: .6rem .9rem }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+caption { text-align: left; color: #6b7785; padding-bottom: .4rem }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #e4e8ec; vertical-align: top; overflow-wrap: anywhere }
+td { font-variant-numeric: tabular-nums }
+figure { margin: 1.6rem 0; display: inline-block; vertical-align: top; max-width: 100% } figure svg { max-width: 100%; height: auto }
+figcaption { color: #6b7785; font-size: .85rem; max-width: 30rem }
+.gallery { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1.1rem }
+.pair { display: flex; gap: .3rem } .pair img { width: 50%; border-radius: 4px }
+code { background: #f2f4f6; padding: .1rem .3rem; border-radius: 3px }
+</style></head><body>
+{body}
+</body></html>
+"""
