@@ -1,0 +1,109 @@
+"""Everything the tests write goes to one temporary folder, set before any Hugging Face import; no test reaches a network."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+if "DECODEHUB_TEST_ROOT" not in os.environ:  # the first process; workers of pytest-xdist inherit it
+    os.environ["DECODEHUB_TEST_ROOT"] = tempfile.mkdtemp(prefix="decodehub-tests-")
+    atexit.register(shutil.rmtree, os.environ["DECODEHUB_TEST_ROOT"], ignore_errors=True)
+ROOT = Path(os.environ["DECODEHUB_TEST_ROOT"])
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+os.environ.update(
+    DECODEHUB_HOME=str(ROOT / "home"),  # shared, so that the sample is built once
+    HF_HOME=str(ROOT / f"hf-{WORKER}"),
+    HF_HUB_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_HUB_DISABLE_XET="1",
+    HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+    MPLBACKEND="Agg",
+    NO_COLOR="1",
+    COLUMNS="160",
+    OMP_NUM_THREADS="1",
+)
+for variable in ("DECODEHUB_ORG", "HF_TOKEN", "HF_DATASETS_CACHE", "HF_ENDPOINT"):
+    os.environ.pop(variable, None)
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+SHARED = REPOSITORY.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the working tree."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real data for tests, which the product does not carry."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("real test data (../shared/data) are not on this machine")
+    return SHARED
+
+
+def write_tiny_release(folder: Path, *, concepts: int = 6, nulls: bool = True, release: str = "tiny", distances: bool = True) -> Path:
+    """A release of random pixels: per concept one edit of each family and of some subtypes; concept 0 lacks a removal."""
+    from decodehub.hub_datasets.eeg_editbench.manifest import EditRow, ReleaseRow, SourceRow, write_manifest
+    from decodehub.loaders.images import encode_png
+
+    rng = np.random.default_rng(0)
+
+    def image(relative: str) -> str:
+        (folder / relative).parent.mkdir(parents=True, exist_ok=True)
+        (folder / relative).write_bytes(encode_png(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)))
+        return relative
+
+    names = [f"concept{i}" for i in range(concepts)]
+    sources = [
+        SourceRow(
+            concept=name,
+            image=image(f"sources/{name}.png"),
+            null_image=image(f"nulls/{name}.png") if nulls else None,
+            source_category=("animal", "food", "tool")[i % 3],
+        )
+        for i, name in enumerate(names)
+    ]
+    kinds = [("identity", "near"), ("identity", "far"), ("attribute", "color"), ("attribute", "shape"), ("background", None), ("removal", None)]
+    edits = [
+        EditRow(
+            edit_id=f"{name}-{family}-{subtype or '1'}",
+            concept=name,
+            image=image(f"edits/{name}-{family}-{subtype or '1'}.png"),
+            family=family,
+            subtype=subtype,
+            target_concept=names[(i + 1) % concepts] if family == "identity" else None,
+            instruction=f"Edit the {name}.",
+            visual_distance=round(float(rng.uniform(0, 0.5)), 3) if distances else None,
+            votes=[True, False, True],
+        )
+        for i, name in enumerate(names)
+        for family, subtype in kinds
+        if not (i == 0 and family == "removal")
+    ]
+    rejected = EditRow(
+        edit_id="rejected", concept=names[0], image=image("edits/rejected.png"), family="removal", instruction="-", votes=[False, False], kept=False
+    )
+    write_manifest(folder, ReleaseRow(release=release, title="Random pixels", license="cc0-1.0", editor="none"), sources, [*edits, rejected])
+    return folder
+
+
+@pytest.fixture
+def tiny_release(tmp_path: Path) -> Path:
+    """Folder of a small release, own to the test."""
+    return write_tiny_release(tmp_path / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+    """The benchmark table of a small release."""
+    from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
+
+    return load_benchmark(str(write_tiny_release(tmp_path_factory.mktemp("release") / "tiny")))
