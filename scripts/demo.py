@@ -1,0 +1,182 @@
+"""The whole way on one machine: sample images, real image features, simulated EEG, a ridge decoder, scores, record, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+app = typer.Typer(add_completion=False)
+
+SUBJECTS = (1, 2, 3)
+SEEDS = (0, 1)
+CROPS = 1600
+SNR = 0.07  # puts the scores of the sample between chance and 100 %, where models can be told apart
+LATENT_DIM = 100
+CROP_SEED, EEG_SEED = 1, 2
+SHARE = 0.8  # of the training stimuli that one training seed draws
+# Photographs in the wheels of scikit-image and matplotlib that are no source of the sample.
+TRAINING_PHOTOS = {
+    "skimage": (
+        "brick.png",
+        "cell.png",
+        "clock_motion.png",
+        "grass.png",
+        "gravel.png",
+        "hubble_deep_field.jpg",
+        "ihc.png",
+        "moon.png",
+        "motorcycle_left.png",
+        "motorcycle_right.png",
+        "page.png",
+        "retina.jpg",
+        "text.png",
+    ),
+    "matplotlib": ("grace_hopper.jpg",),
+}
+
+
+class Stimuli(NamedTuple):
+    """The sample's images as encoded bytes, in score order."""
+
+    sources: list[dict[str, Any]]
+    edits: list[dict[str, Any]]
+    nulls: list[dict[str, Any]]
+
+
+def training_photos() -> list[Path]:
+    """Paths of the photographs that training crops are cut from."""
+    from importlib.util import find_spec
+
+    folders = {"skimage": "data", "matplotlib": "mpl-data/sample_data"}
+    found = []
+    for package, names in TRAINING_PHOTOS.items():
+        spec = find_spec(package)
+        assert spec is not None and spec.submodule_search_locations
+        found += [Path(list(spec.submodule_search_locations)[0]) / folders[package] / name for name in names]
+    return found
+
+
+def training_crops(n: int, seed: int = CROP_SEED) -> Iterator[np.ndarray]:
+    """Random square crops of the training photographs, (224, 224, 3) uint8, mirrored at random; each photograph gives as many."""
+    from PIL import Image
+
+    from decodehub.loaders.images import read_image
+
+    rng = np.random.default_rng(seed)
+    photos = [read_image(path) for path in training_photos()]
+    for i in range(n):
+        photo = photos[i % len(photos)]
+        side = int(min(photo.size) * rng.uniform(0.25, 1.0))
+        left, top = (int(rng.integers(0, size - side + 1)) for size in photo.size)
+        crop = photo.crop((left, top, left + side, top + side)).resize((224, 224), Image.Resampling.BICUBIC)
+        yield np.asarray(crop)[:, :: -1 if rng.integers(2) else 1]
+
+
+def load_stimuli() -> Stimuli:
+    """The sample release through `load_dataset`, images left encoded."""
+    from datasets import Image, load_dataset
+
+    import decodehub  # noqa: F401
+
+    edits = load_dataset("eeg-editbench", "sample", split="test").cast_column("edited_image", Image(decode=False))
+    sources = load_dataset("eeg-editbench", "sources", data_dir="sample", split="test")
+    for column in ("image", "null_image"):
+        sources = sources.cast_column(column, Image(decode=False))
+    return Stimuli(list(sources["image"]), list(edits["edited_image"]), list(sources["null_image"]))
+
+
+@app.command()
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/demo"),
+    snr: Annotated[float, typer.Option(min=0, help="Signal-to-noise ratio of one simulated trial; 0 is noise alone.")] = SNR,
+    crops: Annotated[int, typer.Option(min=200, help="Training stimuli.")] = CROPS,
+) -> None:
+    """Score a ridge decoder of simulated EEG on the sample of EEG-EditBench, with table, record and report.
+
+    Example: decodehub demo --snr 0.05
+    """
+    import evaluate
+    from rich.console import Console
+
+    from decodehub.files import home
+    from decodehub.loaders.image_features import check_features, image_features
+    from decodehub.loaders.image_encoders import load_encoder
+    from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
+    from decodehub.metrics.eeg_editbench.protocol import make_record
+    from decodehub.records import ModelInfo
+
+    from .editbench import finish
+
+    started = time.perf_counter()
+    console = Console()
+    console.print("[bold]decodehub demo[/bold]: real photographs and edits, real image features, [bold]simulated[/bold] EEG, a ridge decoder")
+    stimuli = load_stimuli()
+    encoder = load_encoder("lite0")
+    cache = home() / "features"
+    features = {name: image_features(encoder, images, cache_dir=cache) for name, images in stimuli._asdict().items()}
+    training = image_features(encoder, list(training_crops(crops)), cache_dir=cache)
+    check_features(training, crops)
+
+    cosine = np.einsum("ed,ed->e", *(_unit(x) for x in (features["edits"], features["sources"][_concept_of(stimuli)])))
+    benchmark = with_distances(load_benchmark("sample"), np.clip(1 - cosine, 0, 2))
+    metric = evaluate.load("eeg_editbench")
+    predictions, parameters = [], 0
+    for run, count in _runs(training, features, snr):
+        rows = [{"source_scores": run.source_scores[i], "edit_scores": run.edit_scores[i], "null_scores": run.null_scores[i]} for i in range(len(run.source_scores))]
+        metric.add_batch(predictions=rows, references=list(benchmark.concepts))
+        score = metric.compute(benchmark=benchmark)
+        console.print(f"subject {run.subject}, seed {run.seed}: Top-1 {score['top1']:.1f}, EP-Top1 {score['ep_top1']:.1f}, 2AFC {score['two_afc']:.1f} %", highlight=False)
+        predictions.append(run)
+        parameters = count
+    record, scored = make_record(
+        out,
+        benchmark,
+        predictions,
+        model=ModelInfo(id="ridge-baseline", parameters=parameters, notes="linear map from EEG to EfficientNet-lite0 features"),
+        data=f"Simulated EEG (63 channels, 250 Hz, linear in image features), snr {snr:g}, {len(SUBJECTS)} simulated subjects, {crops} training stimuli",
+        similarity="cosine after centring",
+        distance_encoder=encoder.name,
+    )
+    finish(out, record, scored, "sample")
+    console.print(f"took {time.perf_counter() - started:.0f} s", highlight=False)
+
+
+def _runs(training: np.ndarray, features: dict[str, np.ndarray], snr: float) -> Iterator[tuple[Any, int]]:
+    """Predictions of every subject and seed, and the decoder's parameter count. A training seed draws its share of the stimuli."""
+    import torch
+
+    from decodehub.hub_models.eeg_retrieval import RidgeRetrievalConfig, RidgeRetrievalModel
+    from decodehub.loaders.simulate_eeg import SimulationSettings, simulate_eeg
+    from decodehub.metrics.eeg_editbench.protocol import Predictions
+
+    settings = SimulationSettings(snr=snr, latent_dim=LATENT_DIM)
+    for subject in SUBJECTS:
+        eeg = simulate_eeg(training, features["sources"], settings, subject=subject, seed=EEG_SEED)
+        for seed in SEEDS:
+            chosen = np.sort(np.random.default_rng([subject, seed]).choice(len(training), int(SHARE * len(training)), replace=False))
+            model = RidgeRetrievalModel(RidgeRetrievalConfig(n_channels=63, n_times=250, embed_dim=training.shape[1], ch_names=eeg.ch_names))
+            model.fit(eeg.train[chosen], training[chosen])
+            model.eval()
+            with torch.inference_mode():
+                queries = model.get_eeg_features(torch.from_numpy(eeg.test))
+                scores = {name: model.score(queries, torch.from_numpy(x)).numpy() for name, x in features.items()}
+            yield Predictions(subject, seed, scores["sources"], scores["edits"], scores["nulls"]), model.num_parameters()
+
+
+def _concept_of(stimuli: Stimuli) -> list[int]:
+    from datasets import load_dataset
+
+    return load_dataset("eeg-editbench", "sample", split="test")["concept_index"][:]
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+if __name__ == "__main__":
+    app()
