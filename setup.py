@@ -8,7 +8,11 @@ setup(
     packages=[
         "decodehub",
         *(f"decodehub.{folder}" for folder in FOLDERS),
-        *(f"decodehub.{folder}.{name}" for folder in FOLDERS for name in find_namespace_packages(folder, exclude=["__pycache__*", "*.__pycache__*"])),
+        *(
+            f"decodehub.{folder}.{name}"
+            for folder in FOLDERS
+            for name in find_namespace_packages(folder, exclude=["__pycache__*", "*.__pycache__*"])
+        ),
     ],
     package_dir={"decodehub": "decodehub", **{f"decodehub.{folder}": folder for folder in FOLDERS}},
     package_data={"": ["*.md", "*.csv", "*.json", "*.yaml", "py.typed"]},

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
+
 from decodehub.metrics.eeg_editbench.aggregate import aggregate
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.metrics.eeg_editbench.protocol import cosine_scores
 from decodehub.metrics.eeg_editbench.scoring import Plan, RunScores, prepare, score_run
-from safetensors.numpy import load_file, save_file
 
 Q, D, SUBJECTS, SEEDS = 200, 1024, 10, 5
 COUNTS = {  # table S2
@@ -50,7 +51,14 @@ def full_size_benchmark(rng: np.random.Generator) -> Benchmark:
             target = f"c{(i + 1 + len(edits) % 7) % Q}" if family == "identity" else None
             distance = float(np.clip(rng.gamma(4, 0.05), 0.01, 0.6))
             edits.append(
-                {"edit_id": f"e{len(edits)}", "concept": f"c{i}", "family": family, "subtype": subtype, "target_concept": target, "visual_distance": distance}
+                {
+                    "edit_id": f"e{len(edits)}",
+                    "concept": f"c{i}",
+                    "family": family,
+                    "subtype": subtype,
+                    "target_concept": target,
+                    "visual_distance": distance,
+                }
             )
     sources = [{"concept": f"c{i}", "source_category": f"category{i % 7}"} for i in range(Q)]
     return make_benchmark("composition of table S2, random vectors", sources, edits)
@@ -187,9 +195,13 @@ def many_runs(rng: np.random.Generator, b: Benchmark, runs: int, distinct: int) 
             pairs.append((middle - start, time.perf_counter() - middle))
     ratios = [b_ / a for a, b_ in pairs]
     base, total = min(p[0] for p in pairs), min(p[1] for p in pairs)
-    print(f"(b) {runs} runs of {len(files)} distinct files, {runs // per_model} models x {SUBJECTS} subjects x {SEEDS} seeds, {len(plan.null_keys)} numbers with CIs")
+    print(
+        f"(b) {runs} runs of {len(files)} distinct files, {runs // per_model} models x {SUBJECTS} subjects x {SEEDS} seeds, {len(plan.null_keys)} numbers with CIs"
+    )
     print(f"    reading and matrix products {base:8.2f} s")
-    print(f"    scored and aggregated       {total:8.2f} s   ratio {statistics.median(ratios):.2f} (median of {', '.join(f'{r:.2f}' for r in ratios)})")
+    print(
+        f"    scored and aggregated       {total:8.2f} s   ratio {statistics.median(ratios):.2f} (median of {', '.join(f'{r:.2f}' for r in ratios)})"
+    )
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from . import __version__, registry
 def _verbs() -> dict[str, str]:
     spec = importlib.util.find_spec("decodehub.scripts")
     assert spec is not None and spec.submodule_search_locations
-    files = sorted(Path(list(spec.submodule_search_locations)[0]).glob("[a-z]*.py"))
+    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("[a-z]*.py"))
     return {file.stem.replace("_", "-"): f"decodehub.scripts.{file.stem}" for file in files}
 
 

@@ -197,11 +197,15 @@ def read_record(path: Path) -> tuple[Path, ResultRecord]:
         raise RecordError(f"{file} is not a record: {error}") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise RecordError(f"{file} has schema version {version}, newer than the {SCHEMA_VERSION} of this decodehub: update it (pip install -U decodehub)")
+        raise RecordError(
+            f"{file} has schema version {version}, newer than the {SCHEMA_VERSION} of this decodehub: update it (pip install -U decodehub)"
+        )
     try:
         return file.parent, ResultRecord.model_validate(raw)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'record'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()[:5])
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'record'}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()[:5]
+        )
         raise RecordError(f"{file} is not a valid record: {problems}") from None
 
 

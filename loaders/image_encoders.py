@@ -253,7 +253,7 @@ def _load_open_clip(id: str, model: str, tag: str, device: torch.device) -> Froz
             raise ValueError(f"{id!r}: the file does not fit {model!r}: {_first_line(error)}") from error
         raise EncoderUnavailableError(
             f"weights of image encoder {id!r} are neither cached nor could they be fetched ({_first_line(error)}): run once with "
-            f"network access python -c \"import open_clip; open_clip.create_model({model!r}, pretrained={tag!r})\" and copy the "
+            f'network access python -c "import open_clip; open_clip.create_model({model!r}, pretrained={tag!r})" and copy the '
             "Hugging Face cache, or use 'lite0', which needs no download"
         ) from error
     settings = dict(network.visual.preprocess_cfg)
@@ -321,9 +321,7 @@ def _load_transformers(id: str, name: str, revision: str | None, device: torch.d
     )
 
 
-def _transformers_network(
-    name: str, config: Any, where: dict[str, Any]
-) -> tuple[nn.Module, Callable[[nn.Module, Tensor], Tensor], str]:
+def _transformers_network(name: str, config: Any, where: dict[str, Any]) -> tuple[nn.Module, Callable[[nn.Module, Tensor], Tensor], str]:
     """The vision network, how to read it, and the name of that output."""
     from transformers import AutoModel, CLIPVisionModelWithProjection
 

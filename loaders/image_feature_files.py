@@ -31,6 +31,7 @@ FORMAT = "decodehub-image-features"
 FORMAT_VERSION = 1
 SHARD_ROWS = 1024
 
+
 @dataclass(frozen=True)
 class FeatureFile:
     """What a feature file holds, after verification.
@@ -52,9 +53,7 @@ class FeatureFile:
     dtype: str
 
 
-def write_features(
-    path: Path | str, features: np.ndarray, hashes: Sequence[str], encoder: ImageEncoder, *, dtype: str = "float32"
-) -> None:
+def write_features(path: Path | str, features: np.ndarray, hashes: Sequence[str], encoder: ImageEncoder, *, dtype: str = "float32") -> None:
     """Write one feature file whole or not at all.
 
     Args:

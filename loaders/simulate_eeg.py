@@ -273,9 +273,7 @@ def latent_variables(train_features: np.ndarray, test_features: np.ndarray, late
     return x @ axes, y @ axes
 
 
-def _evoked_maps(
-    settings: SimulationSettings, group: np.random.Generator, own: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _evoked_maps(settings: SimulationSettings, group: np.random.Generator, own: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """What each latent variable evokes (latent_dim, 63 * n_times) and the common ERP (63 * n_times,), scaled to `snr`."""
     smooth = cholesky(_correlation(settings.pattern_length), lower=True)
     weights, bumps = spatial_weights(), time_courses(settings)

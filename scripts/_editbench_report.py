@@ -20,7 +20,7 @@ from decodehub.files import write_bytes
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
 from decodehub.records import Metric, ResultRecord
 
-INK, MUTED, ACCENT, SECOND = "#1b2733", "#6b7785", "#1f6f8b", "#c8702a"
+INK, ACCENT, SECOND = "#1b2733", "#6aa9bd", "#c8702a"
 TITLES = {
     "identity": "Identity",
     "attribute": "Attribute",
@@ -112,15 +112,34 @@ def _figures(record: ResultRecord) -> Iterable[tuple[str, str, str]]:
     note = "Bars are means over subjects, whiskers 95 % bootstrap intervals over subjects, dashed lines chance."
     yield "2AFC by edit family", note, _bars(families, "2AFC (%)")
     if subtypes:
-        yield "2AFC by subtype", "Identity edits by semantic distance, attribute edits by the property changed. " + note, _bars(subtypes, "2AFC (%)")
+        yield (
+            "2AFC by subtype",
+            "Identity edits by semantic distance, attribute edits by the property changed. " + note,
+            _bars(subtypes, "2AFC (%)"),
+        )
     retrieval = [(label, m) for label, m in headline(record) if m.name in ("top1", "null_top1", "top5", "ep_top1") and m.value is not None]
-    yield "Retrieval", f"Standard retrieval over {_count(record)} sources, and EP-Top1: the source above every edit of its own. " + note, _bars(retrieval, "%")
-    gains = [("Overall" if not m.slice else TITLES.get(m.slice["family"], m.slice["family"]), m) for m in record.metrics if m.name == "pairing_gain" and m.value is not None]
-    yield "Pairing gain", "2AFC with the right EEG minus 2AFC with every other query: 0 means that the EEG plays no part.", _bars(gains, "percentage points")
+    yield (
+        "Retrieval",
+        f"Standard retrieval over {_count(record)} sources, and EP-Top1: the source above every edit of its own. " + note,
+        _bars(retrieval, "%"),
+    )
+    gains = [
+        (TITLES.get(m.slice.get("family", ""), "Overall"), m) for m in record.metrics if m.name == "pairing_gain" and m.value is not None
+    ]
+    yield (
+        "Pairing gain",
+        "2AFC with the right EEG minus 2AFC with every other query: 0 means that the EEG plays no part.",
+        _bars(gains, "percentage points"),
+    )
     categories = [(k[0][1], m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "category"]
     if len(categories) > 1:
         yield "2AFC by source category", note, _bars(categories, "2AFC (%)")
-    null = [(n.replace("_", " "), m) for m in record.metrics if not m.slice and m.value is not None for n in [m.name] if n in ("original_over_null", "null_over_edit", "null_over_edit_mismatched")]
+    named = {
+        "original_over_null": "Original > null",
+        "null_over_edit": "Null > edit",
+        "null_over_edit_mismatched": "Null > edit, mismatched",
+    }
+    null = [(named[m.name], m) for m in record.metrics if m.name in named and not m.slice and m.value is not None]
     if null:
         yield "Null edits", "Does going through the editor alone change the match? " + note, _bars(null, "2AFC (%)")
 
@@ -135,7 +154,8 @@ def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> str:
             ax.hlines(m.chance, i - 0.42, i + 0.42, color=SECOND, lw=1.3, ls=(0, (3, 2)), zorder=4)
         top = m.ci95[1] if m.ci95 else m.value
         ax.annotate(f"{m.value:.1f}", (i, max(top or 0, 0)), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK)
-    ax.set_xticks(range(len(items)), [label for label, _ in items], rotation=25 if max(map(len, (label for label, _ in items))) > 9 else 0, ha="right" if max(map(len, (label for label, _ in items))) > 9 else "center", fontsize=8.5)
+    slant = max(len(label) for label, _ in items) > 11
+    ax.set_xticks(range(len(items)), [label for label, _ in items], rotation=25 if slant else 0, ha="right" if slant else "center")
     ax.set_ylabel(unit, fontsize=9)
     low, high = ax.get_ylim()
     ax.set_ylim(low, max(high * 1.08, 1))
@@ -152,7 +172,9 @@ def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> str:
 def _banner(record: ResultRecord) -> str:
     warnings = []
     if record.is_sample:
-        warnings.append(f"Release <b>{_esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself.")
+        warnings.append(
+            f"Release <b>{_esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself."
+        )
     if "simulated" in record.data.lower():
         warnings.append("The EEG is <b>simulated</b>.")
     return f'<p class="warn">{" ".join(warnings)}</p>' if warnings else ""
@@ -165,7 +187,7 @@ def _headline_table(record: ResultRecord) -> str:
     )
     n = record.metrics[0].n
     return (
-        f"<table><caption>Mean ± population SD over {n} subjects (seeds averaged within subject), 95 % interval over subjects. Percent, pairing gain in "
+        f"<table class=headline><caption>Mean ± population SD over {n} subjects (seeds averaged within subject), 95 % interval over subjects. Percent, pairing gain in "
         f"percentage points.</caption><thead><tr><th scope=col></th><th scope=col>score</th><th scope=col>95 % CI</th><th scope=col>chance</th></tr></thead><tbody>{rows}</tbody></table>"
     )
 
@@ -204,7 +226,8 @@ def _provenance(record: ResultRecord) -> str:
         "model": f"{record.model.id} (revision {record.model.revision}, {record.model.parameters or '?'} parameters) {record.model.notes}",
         "aggregation": record.aggregation,
         "runs": f"{len(record.runs)} (subject, seed): " + ", ".join(f"{r.subject}/{r.seed}" for r in record.runs),
-        "environment": f"Python {record.environment.get('python')}, " + ", ".join(f"{k} {v}" for k, v in record.environment.get("packages", {}).items()),
+        "environment": f"Python {record.environment.get('python')}, "
+        + ", ".join(f"{k} {v}" for k, v in record.environment.get("packages", {}).items()),
         "made": record.created,
     }
     cells = "".join(f"<tr><th scope=row>{_esc(k)}</th><td>{_esc(str(v))}</td></tr>" for k, v in rows.items())
@@ -235,7 +258,7 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 0 0 .4rem }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
 caption { text-align: left; color: #6b7785; padding-bottom: .4rem }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #e4e8ec; vertical-align: top; overflow-wrap: anywhere }
-td { font-variant-numeric: tabular-nums }
+td { font-variant-numeric: tabular-nums } .headline td { white-space: nowrap }
 figure { margin: 1.6rem 0; display: inline-block; vertical-align: top; max-width: 100% } figure svg { max-width: 100%; height: auto }
 figcaption { color: #6b7785; font-size: .85rem; max-width: 30rem }
 .gallery { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1.1rem }

@@ -57,7 +57,7 @@ def training_photos() -> list[Path]:
     for package, names in TRAINING_PHOTOS.items():
         spec = find_spec(package)
         assert spec is not None and spec.submodule_search_locations
-        found += [Path(list(spec.submodule_search_locations)[0]) / folders[package] / name for name in names]
+        found += [Path(next(iter(spec.submodule_search_locations))) / folders[package] / name for name in names]
     return found
 
 
@@ -104,8 +104,8 @@ def main(
     from rich.console import Console
 
     from decodehub.files import home
-    from decodehub.loaders.image_features import check_features, image_features
     from decodehub.loaders.image_encoders import load_encoder
+    from decodehub.loaders.image_features import check_features, image_features
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
     from decodehub.metrics.eeg_editbench.protocol import make_record
     from decodehub.records import ModelInfo
@@ -114,7 +114,9 @@ def main(
 
     started = time.perf_counter()
     console = Console()
-    console.print("[bold]decodehub demo[/bold]: real photographs and edits, real image features, [bold]simulated[/bold] EEG, a ridge decoder")
+    console.print(
+        "[bold]decodehub demo[/bold]: real photographs and edits, real image features, [bold]simulated[/bold] EEG, a ridge decoder"
+    )
     stimuli = load_stimuli()
     encoder = load_encoder("lite0")
     cache = home() / "features"
@@ -127,10 +129,16 @@ def main(
     metric = evaluate.load("eeg_editbench")
     predictions, parameters = [], 0
     for run, count in _runs(training, features, snr):
-        rows = [{"source_scores": run.source_scores[i], "edit_scores": run.edit_scores[i], "null_scores": run.null_scores[i]} for i in range(len(run.source_scores))]
+        rows = [
+            {"source_scores": run.source_scores[i], "edit_scores": run.edit_scores[i], "null_scores": run.null_scores[i]}
+            for i in range(len(run.source_scores))
+        ]
         metric.add_batch(predictions=rows, references=list(benchmark.concepts))
         score = metric.compute(benchmark=benchmark)
-        console.print(f"subject {run.subject}, seed {run.seed}: Top-1 {score['top1']:.1f}, EP-Top1 {score['ep_top1']:.1f}, 2AFC {score['two_afc']:.1f} %", highlight=False)
+        console.print(
+            f"subject {run.subject}, seed {run.seed}: Top-1 {score['top1']:.1f}, EP-Top1 {score['ep_top1']:.1f}, 2AFC {score['two_afc']:.1f} %",
+            highlight=False,
+        )
         predictions.append(run)
         parameters = count
     record, scored = make_record(
@@ -159,7 +167,9 @@ def _runs(training: np.ndarray, features: dict[str, np.ndarray], snr: float) -> 
         eeg = simulate_eeg(training, features["sources"], settings, subject=subject, seed=EEG_SEED)
         for seed in SEEDS:
             chosen = np.sort(np.random.default_rng([subject, seed]).choice(len(training), int(SHARE * len(training)), replace=False))
-            model = RidgeRetrievalModel(RidgeRetrievalConfig(n_channels=63, n_times=250, embed_dim=training.shape[1], ch_names=eeg.ch_names))
+            model = RidgeRetrievalModel(
+                RidgeRetrievalConfig(n_channels=63, n_times=250, embed_dim=training.shape[1], ch_names=eeg.ch_names)
+            )
             model.fit(eeg.train[chosen], training[chosen])
             model.eval()
             with torch.inference_mode():

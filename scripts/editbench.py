@@ -11,7 +11,6 @@ import numpy as np
 import typer
 
 if TYPE_CHECKING:
-    from decodehub.metrics.eeg_editbench.benchmark import Benchmark
     from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
     from decodehub.records import ResultRecord
 
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
-DataDir = Annotated[str | None, typer.Option(help='Folder of a release, or "sample"; by default the release that load_dataset("eeg-editbench") gives.')]
+DataDir = Annotated[
+    str | None, typer.Option(help='Folder of a release, or "sample"; by default the release that load_dataset("eeg-editbench") gives.')
+]
 
 
 @app.command()
@@ -46,7 +47,9 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
                 if row[column] is not None:
                     files[column] = f"{sub}/{i:04d}_{row.get('edit_id') or row['concept']}{Path(row[column]['path']).suffix}"
                     write_bytes(folder / files[column], row[column]["bytes"])
-            label = {k: data.features[k].int2str(row[k]) if hasattr(data.features[k], "int2str") and row[k] is not None else row[k] for k in row}
+            label = {
+                k: data.features[k].int2str(row[k]) if hasattr(data.features[k], "int2str") and row[k] is not None else row[k] for k in row
+            }
             plain = {k: v for k, v in label.items() if k not in ("image", "null_image", "source_image", "edited_image")}
             rows.append({"row": i, **files, **plain})
         with (folder / f"{config}.csv").open("w", newline="", encoding="utf-8") as f:
@@ -58,7 +61,9 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
 
 @app.command()
 def score(
-    eeg: Annotated[list[Path], typer.Option(help="EEG embeddings (Q, D) as .npy. Repeat for several runs; their names then say sub-01 and seed-0.")],
+    eeg: Annotated[
+        list[Path], typer.Option(help="EEG embeddings (Q, D) as .npy. Repeat for several runs; their names then say sub-01 and seed-0.")
+    ],
     sources: Annotated[list[Path], typer.Option(help="Source image embeddings (Q, D) as .npy: one file, or one a run.")],
     edits: Annotated[list[Path], typer.Option(help="Edited image embeddings (E, D) as .npy: one file, or one a run.")],
     nulls: Annotated[list[Path] | None, typer.Option(help="Null-edited image embeddings (Q, D) as .npy: one file, or one a run.")] = None,
@@ -81,10 +86,17 @@ def score(
     benchmark = load_benchmark(data_dir)
     runs = [_run_of(path, len(eeg)) for path in eeg]
     files = {"--sources": _per_run(sources, len(eeg)), "--edits": _per_run(edits, len(eeg)), "--nulls": _per_run(nulls or [], len(eeg))}
-    widths = {"--eeg": len(benchmark.concepts), "--sources": len(benchmark.concepts), "--edits": len(benchmark.edit_ids), "--nulls": len(benchmark.concepts)}
+    widths = {
+        "--eeg": len(benchmark.concepts),
+        "--sources": len(benchmark.concepts),
+        "--edits": len(benchmark.edit_ids),
+        "--nulls": len(benchmark.concepts),
+    }
     predictions = []
     for i, (subject, seed) in enumerate(runs):
-        arrays = {name: _load(f[i], name, widths[name], benchmark.release) for name, f in {"--eeg": eeg, **files}.items() if f[i] is not None}
+        arrays = {
+            name: _load(f[i], name, widths[name], benchmark.release) for name, f in {"--eeg": eeg, **files}.items() if f[i] is not None
+        }
         scores = {name: SIMILARITIES[similarity](arrays["--eeg"], arrays[name]) for name in files if name in arrays}
         predictions.append(Predictions(subject, seed, scores["--sources"], scores["--edits"], scores.get("--nulls")))
     record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
@@ -116,7 +128,11 @@ def finish(folder: Path, record: ResultRecord, scored: ScoredRuns, data_dir: str
     if record.is_sample:
         console.print(f"[yellow]Release {record.benchmark.release!r}: these scores say nothing about EEG-EditBench itself.[/yellow]")
     write_report(folder / "report.html", record, gallery(scored, data_dir))
-    console.print(f"record  {folder / 'record.json'}\nreport  {folder / 'report.html'}\ncheck   decodehub verify {folder}", highlight=False, soft_wrap=True)
+    console.print(
+        f"record  {folder / 'record.json'}\nreport  {folder / 'report.html'}\ncheck   decodehub verify {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def headline_table(record: ResultRecord) -> Any:
@@ -126,7 +142,10 @@ def headline_table(record: ResultRecord) -> Any:
     from ._editbench_report import headline, interval, number
 
     n = record.metrics[0].n
-    table = Table(title=f"{record.model.id} on EEG-EditBench, release {record.benchmark.release} ({n} subjects, {len(record.runs)} runs)", title_justify="left")
+    table = Table(
+        title=f"{record.model.id} on EEG-EditBench, release {record.benchmark.release} ({n} subjects, {len(record.runs)} runs)",
+        title_justify="left",
+    )
     for column, justify in (("", "left"), ("mean ± SD", "right"), ("95 % CI", "right"), ("chance", "right")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for label, metric in headline(record):
@@ -154,7 +173,9 @@ def gallery(scored: ScoredRuns, data_dir: str | None, n: int = 12) -> list[Galle
     for edit, share in hardest_edits(scored, n):
         row = data[index[benchmark.edit_ids[edit]]]
         kind = benchmark.family[edit] + (f" / {benchmark.subtype[edit]}" if benchmark.subtype[edit] else "")
-        items.append(GalleryItem(row["source_image"]["bytes"], row["edited_image"]["bytes"], f"{row['concept']}: {kind}", row["instruction"], share))
+        items.append(
+            GalleryItem(row["source_image"]["bytes"], row["edited_image"]["bytes"], f"{row['concept']}: {kind}", row["instruction"], share)
+        )
     return items
 
 
@@ -179,7 +200,9 @@ def _run_of(path: Path, n_runs: int) -> tuple[int, int]:
 
 def _per_run(files: Sequence[Path], n_runs: int) -> list[Path | None]:
     if len(files) not in (0, 1, n_runs):
-        raise ValueError(f"{len(files)} files for {n_runs} runs ({', '.join(f.name for f in files[:3])}, ...): give one, or one a run in the order of --eeg")
+        raise ValueError(
+            f"{len(files)} files for {n_runs} runs ({', '.join(f.name for f in files[:3])}, ...): give one, or one a run in the order of --eeg"
+        )
     return list(files) * (n_runs if len(files) == 1 else 1) if files else [None] * n_runs
 
 

@@ -43,7 +43,10 @@ def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
 def compare(stated: list[Metric], recomputed: list[Metric]) -> list[Difference]:
     """Every number of `stated` that `recomputed` does not have, and the other way round."""
     left, right = ({_label(metric): metric for metric in metrics} for metrics in (stated, recomputed))
-    differences = [Difference(label, "metric", "stated" if label in left else "absent", "absent" if label in left else "computed") for label in left.keys() ^ right.keys()]
+    differences = [
+        Difference(label, "metric", "stated" if label in left else "absent", "absent" if label in left else "computed")
+        for label in left.keys() ^ right.keys()
+    ]
     if len(left) != len(stated):
         differences.append(Difference("", "metric", f"{len(stated)} metrics", f"{len(left)} distinct ones"))
     for label in (label for label in left if label in right):
@@ -80,7 +83,9 @@ def main(record: Annotated[Path, typer.Argument(help="Folder of a record, or its
         for d in differences[:20]:
             console.print(f"  {d.metric} {d.field}: stated {d.stated}, recomputed {d.recomputed}", markup=False)
         raise typer.Exit(1)
-    console.print(f"[bold green]RECOMPUTED[/bold green]: {headline}: {len(found.metrics)} numbers from {len(found.runs)} runs are as stated")
+    console.print(
+        f"[bold green]RECOMPUTED[/bold green]: {headline}: {len(found.metrics)} numbers from {len(found.runs)} runs are as stated"
+    )
     if found.is_sample:
         console.print("It is a sample or rehearsal release: these scores say nothing about the benchmark itself.")
 

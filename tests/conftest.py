@@ -71,7 +71,14 @@ def write_tiny_release(folder: Path, *, concepts: int = 6, nulls: bool = True, r
         )
         for i, name in enumerate(names)
     ]
-    kinds = [("identity", "near"), ("identity", "far"), ("attribute", "color"), ("attribute", "shape"), ("background", None), ("removal", None)]
+    kinds = [
+        ("identity", "near"),
+        ("identity", "far"),
+        ("attribute", "color"),
+        ("attribute", "shape"),
+        ("background", None),
+        ("removal", None),
+    ]
     edits = [
         EditRow(
             edit_id=f"{name}-{family}-{subtype or '1'}",
@@ -89,9 +96,17 @@ def write_tiny_release(folder: Path, *, concepts: int = 6, nulls: bool = True, r
         if not (i == 0 and family == "removal")
     ]
     rejected = EditRow(
-        edit_id="rejected", concept=names[0], image=image("edits/rejected.png"), family="removal", instruction="-", votes=[False, False], kept=False
+        edit_id="rejected",
+        concept=names[0],
+        image=image("edits/rejected.png"),
+        family="removal",
+        instruction="-",
+        votes=[False, False],
+        kept=False,
     )
-    write_manifest(folder, ReleaseRow(release=release, title="Random pixels", license="cc0-1.0", editor="none"), sources, [*edits, rejected])
+    write_manifest(
+        folder, ReleaseRow(release=release, title="Random pixels", license="cc0-1.0", editor="none"), sources, [*edits, rejected]
+    )
     return folder
 
 
@@ -102,7 +117,7 @@ def tiny_release(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory):
     """The benchmark table of a small release."""
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
 

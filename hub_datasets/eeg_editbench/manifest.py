@@ -85,7 +85,9 @@ class EditRow(_Row):
         if not allowed and self.subtype is not None:
             raise ValueError(f"family {self.family!r} has no subtypes, found {self.subtype!r}")
         if (self.target_concept is not None) != (self.family == "identity"):
-            raise ValueError(f"target_concept belongs to every identity edit and to no other, found {self.target_concept!r} for {self.family!r}")
+            raise ValueError(
+                f"target_concept belongs to every identity edit and to no other, found {self.target_concept!r} for {self.family!r}"
+            )
         if self.votes:
             if len(self.votes) == 1 or (len(self.votes) == 2 and self.votes[0] != self.votes[1]):
                 raise ValueError(f"votes {self.votes} decide nothing: two reviewers must agree or a third must vote")
@@ -206,7 +208,11 @@ def write_manifest(folder: Path, header: ReleaseRow, sources: Iterable[SourceRow
 
 def release_fingerprint(release: Release) -> str:
     """Hash of the manifest and of every image's bytes: equal only for equal releases."""
-    digests = {image: sha256_bytes((release.folder / image).read_bytes()) for row in (*release.sources, *release.candidates) for image in _images(row)}
+    digests = {
+        image: sha256_bytes((release.folder / image).read_bytes())
+        for row in (*release.sources, *release.candidates)
+        for image in _images(row)
+    }
     manifest = sha256_bytes((release.folder / MANIFEST).read_bytes())
     return sha256_bytes(canonical_json([manifest, digests]).encode())
 
@@ -228,7 +234,10 @@ def _parse(line: str, where: str) -> ReleaseRow | SourceRow | EditRow:
     try:
         return _ROWS[kind].model_validate(raw)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'row'}: {e['msg'].removeprefix('Value error, ')} (found {_short(e['input'])})" for e in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'row'}: {e['msg'].removeprefix('Value error, ')} (found {_short(e['input'])})"
+            for e in error.errors()
+        )
         raise ManifestError(f"{where}: {problems}") from None
 
 

@@ -153,9 +153,7 @@ class RidgeRetrievalModel(PreTrainedModel):
     # ------------------------------------------------------------------------------------------------------------------------ fit
 
     @torch.no_grad()
-    def fit(
-        self, eeg: np.ndarray | Tensor, image_features: np.ndarray | Tensor, alpha: float | Sequence[float] | None = None
-    ) -> RidgeFit:
+    def fit(self, eeg: np.ndarray | Tensor, image_features: np.ndarray | Tensor, alpha: float | Sequence[float] | None = None) -> RidgeFit:
         """Fit the weights in closed form (float64), replacing what the model held.
 
         EEG is standardised per channel and sample over the training epochs; an intercept is fitted and not penalised. With several

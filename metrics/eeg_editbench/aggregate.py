@@ -50,7 +50,9 @@ def aggregate(runs: Sequence[tuple[int, int]], values: np.ndarray) -> Aggregate:
         twice = sorted({run for run in runs if list(runs).count(run) > 1})
         raise ValueError(f"runs (subject, seed) {twice} are there twice")
     if missing := [(subject, seed) for subject in subjects for seed in seeds if (subject, seed) not in index]:
-        raise ValueError(f"the grid of {len(subjects)} subjects x {len(seeds)} seeds lacks the runs (subject, seed) {missing[:10]}: run them first")
+        raise ValueError(
+            f"the grid of {len(subjects)} subjects x {len(seeds)} seeds lacks the runs (subject, seed) {missing[:10]}: run them first"
+        )
     order = [[index[subject, seed] for seed in seeds] for subject in subjects]
     means = values[np.array(order)].mean(1)
     ci, method = subject_ci(means)

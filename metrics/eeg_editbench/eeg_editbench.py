@@ -4,13 +4,9 @@ import datasets
 import evaluate
 import numpy as np
 
-from decodehub.metrics.eeg_editbench.benchmark import Benchmark
-from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
-from decodehub.metrics.eeg_editbench.protocol import SIMILARITIES
-from decodehub.metrics.eeg_editbench.protocol import Predictions
-from decodehub.metrics.eeg_editbench.protocol import check_predictions
-from decodehub.metrics.eeg_editbench.scoring import prepare
-from decodehub.metrics.eeg_editbench.scoring import score_run
+from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
+from decodehub.metrics.eeg_editbench.protocol import SIMILARITIES, Predictions, check_predictions
+from decodehub.metrics.eeg_editbench.scoring import prepare, score_run
 
 DESCRIPTION = """\
 EEG-EditBench asks whether an EEG-to-image retrieval model tells the viewed image from controlled edits of it. It reports 200-way Top-1
@@ -88,7 +84,9 @@ class EEGEditBenchMetric(evaluate.Metric):
             ValueError: shapes that do not fit the release, non-finite or zero rows, an unknown similarity.
         """
         if similarity not in SIMILARITIES:
-            raise ValueError(f"similarity must be one of {sorted(SIMILARITIES)}, found {similarity!r}; for another, pass score rows to compute()")
+            raise ValueError(
+                f"similarity must be one of {sorted(SIMILARITIES)}, found {similarity!r}; for another, pass score rows to compute()"
+            )
         score = SIMILARITIES[similarity]
         null_scores = None if nulls is None else score(eeg, nulls)
         return self._score(self._benchmark(benchmark), score(eeg, sources), score(eeg, edits), null_scores)
@@ -98,7 +96,9 @@ class EEGEditBenchMetric(evaluate.Metric):
         order = _order(references, table)
         has_null = [bool(row["null_scores"]) for row in predictions]
         if any(has_null) and not all(has_null):
-            raise ValueError(f"null_scores are missing for concept {references[has_null.index(False)]!r} and given for others: give all or none")
+            raise ValueError(
+                f"null_scores are missing for concept {references[has_null.index(False)]!r} and given for others: give all or none"
+            )
         columns = {"source_scores": len(table.concepts), "edit_scores": len(table.edit_ids)}
         if all(has_null):
             columns["null_scores"] = len(table.concepts)
@@ -118,7 +118,11 @@ class EEGEditBenchMetric(evaluate.Metric):
         run = score_run(plan, sources, edits, nulls)
         metrics = {label: (value if np.isfinite(value) else None) for label, value in run.as_dict().items()}
         by = {
-            kind: {key.slice[0][1]: metrics[key.label] for key in run.keys if key.name == "two_afc" and len(key.slice) == 1 and key.slice[0][0] == kind}
+            kind: {
+                key.slice[0][1]: metrics[key.label]
+                for key in run.keys
+                if key.name == "two_afc" and len(key.slice) == 1 and key.slice[0][0] == kind
+            }
             for kind in ("family", "subtype")
         }
         chance = {key.name: key.chance for key in run.keys if not key.slice}
@@ -148,12 +152,16 @@ def _order(references: list, benchmark: Benchmark) -> list:
     rows: dict = {}
     for i, concept in enumerate(references):
         if concept not in benchmark.concepts:
-            raise ValueError(f"row {i}: concept {concept!r} is not in release {benchmark.release!r}, which has {len(benchmark.concepts)} concepts")
+            raise ValueError(
+                f"row {i}: concept {concept!r} is not in release {benchmark.release!r}, which has {len(benchmark.concepts)} concepts"
+            )
         if concept in rows:
             raise ValueError(f"rows {rows[concept]} and {i} are both of concept {concept!r}; give one query a concept")
         rows[concept] = i
     if missing := [concept for concept in benchmark.concepts if concept not in rows]:
-        raise ValueError(f"{len(missing)} of {len(benchmark.concepts)} concepts of release {benchmark.release!r} have no query, the first is {missing[0]!r}")
+        raise ValueError(
+            f"{len(missing)} of {len(benchmark.concepts)} concepts of release {benchmark.release!r} have no query, the first is {missing[0]!r}"
+        )
     return [rows[concept] for concept in benchmark.concepts]
 
 

@@ -63,17 +63,27 @@ def cosine_scores(queries: np.ndarray, images: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: not matrices of one width, a non-finite value, or a zero vector; the row is named.
     """
-    left, right = (_unit_rows(np.asarray(x), name) for x, name in ((queries, "query"), (images, "image")))
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(f"queries are {left.shape[1]} wide and images {right.shape[1]}: both must be embeddings in one space")
-    return left @ right.T
+    left, right = _matrices(queries, images)
+    lengths = []
+    for x, name in ((left, "query"), (right, "image")):
+        length = np.sqrt(np.einsum("nd,nd->n", x, x))
+        if len(bad := np.flatnonzero(~(np.isfinite(length) & (length > 0)))):
+            _check_rows(x, name)  # a value that is not finite is the better error
+            raise ValueError(f"{name} embeddings: {len(bad)} rows have no direction (zero, or too large), the first is row {bad[0]}")
+        lengths.append(length)
+    # Dividing the products, not the vectors, spares a copy of all image embeddings.
+    return left @ right.T / lengths[0][:, None] / lengths[1]
 
 
 def dot_scores(queries: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Inner product of every query with every image, (Q, D) and (N, D) to (Q, N); checks as in `cosine_scores`."""
-    left, right = _checked(np.asarray(queries), "query"), _checked(np.asarray(images), "image")
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(f"queries are {left.shape[1]} wide and images {right.shape[1]}: both must be embeddings in one space")
+    """Inner product of every query with every image, (Q, D) and (N, D) to (Q, N), dtype as in `cosine_scores`.
+
+    Raises:
+        ValueError: not matrices of one width, or a non-finite value; the row is named.
+    """
+    left, right = _matrices(queries, images)
+    _check_rows(left, "query")
+    _check_rows(right, "image")
     return left @ right.T
 
 
@@ -131,10 +141,14 @@ def check_predictions(predictions: Predictions, benchmark: Benchmark) -> None:
         if scores is None:
             continue
         if scores.shape != (q, len(labels)):
-            raise ValueError(f"{run}: {name} has shape {scores.shape}, expected {(q, len(labels))} (queries in rows) for release {b.release!r}")
+            raise ValueError(
+                f"{run}: {name} has shape {scores.shape}, expected {(q, len(labels))} (queries in rows) for release {b.release!r}"
+            )
         if len(bad := np.argwhere(~np.isfinite(scores))):
             i, j = bad[0]
-            raise ValueError(f"{run}: {name} has {len(bad)} values that are not finite, the first for query {b.concepts[i]!r} and image {labels[j]!r}")
+            raise ValueError(
+                f"{run}: {name} has {len(bad)} values that are not finite, the first for query {b.concepts[i]!r} and image {labels[j]!r}"
+            )
 
 
 def score_runs(benchmark: Benchmark, predictions: Iterable[Predictions], settings: Settings | None = None) -> ScoredRuns:
@@ -240,7 +254,9 @@ def load_table(folder: Path, record: ResultRecord) -> Benchmark:
 def _load_run(folder: Path, run: Run) -> Predictions:
     predictions = load_predictions(inside(folder, run.predictions))
     if (predictions.subject, predictions.seed) != (run.subject, run.seed):
-        raise RecordError(f"{run.predictions} is of subject {predictions.subject}, seed {predictions.seed}, the record says {run.subject}, {run.seed}")
+        raise RecordError(
+            f"{run.predictions} is of subject {predictions.subject}, seed {predictions.seed}, the record says {run.subject}, {run.seed}"
+        )
     return predictions
 
 
@@ -261,18 +277,17 @@ def _why(plan: Plan, key: MetricKey) -> str:
     return plan.unscored.get(group, "not defined: the scores are constant")
 
 
-def _checked(x: np.ndarray, name: str) -> np.ndarray:
-    if x.ndim != 2:
-        raise ValueError(f"{name} embeddings have shape {x.shape}, expected (rows, dimensions)")
-    x = x.astype(np.result_type(x.dtype, np.float32), copy=False)
+def _matrices(queries: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    pair = []
+    for x, name in ((np.asarray(queries), "query"), (np.asarray(images), "image")):
+        if x.ndim != 2:
+            raise ValueError(f"{name} embeddings have shape {x.shape}, expected (rows, dimensions)")
+        pair.append(x.astype(np.result_type(x.dtype, np.float32), copy=False))
+    if pair[0].shape[1] != pair[1].shape[1]:
+        raise ValueError(f"queries are {pair[0].shape[1]} wide and images {pair[1].shape[1]}: both must be embeddings in one space")
+    return pair[0], pair[1]
+
+
+def _check_rows(x: np.ndarray, name: str) -> None:
     if len(bad := np.flatnonzero(~np.isfinite(x).all(1))):
         raise ValueError(f"{name} embeddings: {len(bad)} rows are not finite, the first is row {bad[0]}")
-    return x
-
-
-def _unit_rows(x: np.ndarray, name: str) -> np.ndarray:
-    x = _checked(x, name)
-    norm = np.linalg.norm(x, axis=1, keepdims=True)
-    if len(bad := np.flatnonzero(norm[:, 0] == 0)):
-        raise ValueError(f"{name} embeddings: {len(bad)} rows are zero, the first is row {bad[0]}; cosine is not defined for them")
-    return x / norm

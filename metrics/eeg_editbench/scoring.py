@@ -209,10 +209,10 @@ def score_run(plan: Plan, source_scores: np.ndarray, edit_scores: np.ndarray, nu
         "two_afc": int((matched[b.query] == own).sum()),
     }
     outcomes = [wins, _mismatched(source_of_edit > edit_scores, wins)]
-    head = [100.0 * (better < 1).mean(), 100.0 * (better < 5).mean(), 100.0 * (lost[pools] == 0).mean()]
+    head = [_percent(better < 1), _percent(better < 5), _percent(lost[pools] == 0)]
     if null_scores is not None:
         null_matched = np.diagonal(null_scores)
-        head.append(100.0 * (_candidates_not_below(null_scores, null_matched) < 1).mean())
+        head.append(_percent(_candidates_not_below(null_scores, null_matched) < 1))
         ties["null_top1"] = int(((null_scores == null_matched[:, None]).sum(1) > 1).sum())
         null_of_edit = null_scores[:, b.query]
         null_wins = null_matched[b.query] > own
@@ -259,6 +259,10 @@ def stable_failures(wins: np.ndarray) -> np.ndarray:
 def ep_top1_chance(plan: Plan) -> float:
     """Chance of EP-Top1 in percent: the mean over concepts of 1 / pool size (equation S2; 8.722 % for the full release)."""
     return float(100.0 * (1.0 / (1 + plan.scored[plan.scored > 0])).mean())
+
+
+def _percent(right: np.ndarray) -> float:
+    return 100.0 * np.count_nonzero(right) / len(right)
 
 
 def _candidates_not_below(scores: np.ndarray, matched: np.ndarray) -> np.ndarray:

@@ -7,14 +7,22 @@ import math
 
 import numpy as np
 import pytest
-from decodehub.metrics.eeg_editbench.aggregate import aggregate, subject_ci
-from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark, with_distances
-from decodehub.metrics.eeg_editbench.scoring import Settings, ep_top1_chance, prepare, score_run, stable_failures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-KINDS = [("identity", "near"), ("identity", "medium"), ("attribute", "color"), ("attribute", "state"), ("background", None), ("removal", None)]
+from decodehub.metrics.eeg_editbench.aggregate import aggregate, subject_ci
+from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark, with_distances
+from decodehub.metrics.eeg_editbench.scoring import Settings, ep_top1_chance, prepare, score_run, stable_failures
+
+KINDS = [
+    ("identity", "near"),
+    ("identity", "medium"),
+    ("attribute", "color"),
+    ("attribute", "state"),
+    ("background", None),
+    ("removal", None),
+]
 
 
 def random_benchmark(rng: np.random.Generator, concepts: int, per_concept: int, *, distances: bool = True) -> Benchmark:
@@ -25,7 +33,16 @@ def random_benchmark(rng: np.random.Generator, concepts: int, per_concept: int, 
             family, subtype = KINDS[rng.integers(len(KINDS))]
             target = f"c{(i + int(rng.integers(1, concepts))) % concepts}" if family == "identity" else None
             distance = float(rng.uniform(0, 0.5)) if distances else None
-            edits.append({"edit_id": f"e{len(edits)}", "concept": f"c{i}", "family": family, "subtype": subtype, "target_concept": target, "visual_distance": distance})
+            edits.append(
+                {
+                    "edit_id": f"e{len(edits)}",
+                    "concept": f"c{i}",
+                    "family": family,
+                    "subtype": subtype,
+                    "target_concept": target,
+                    "visual_distance": distance,
+                }
+            )
     return make_benchmark("random", sources, edits)
 
 
@@ -179,7 +196,11 @@ def test_ep_top1_chance_of_the_published_composition() -> None:
     b = make_benchmark(
         "published",
         [{"concept": f"c{i}", "source_category": "a"} for i in range(200)],
-        [{"edit_id": f"{i}-{j}", "concept": f"c{i}", "family": "attribute", "subtype": "color"} for i, size in enumerate(sizes) for j in range(size)],
+        [
+            {"edit_id": f"{i}-{j}", "concept": f"c{i}", "family": "attribute", "subtype": "color"}
+            for i, size in enumerate(sizes)
+            for j in range(size)
+        ],
     )
     assert len(b.edit_ids) == 2137 and (1 + sizes).mean() == 11.685
     assert ep_top1_chance(prepare(b)) == pytest.approx(100 * np.mean(1 / (1 + sizes)))
@@ -193,7 +214,13 @@ def test_distance_balancing_removes_a_gap_that_is_distance_alone() -> None:
     for i in range(60):
         for family, power in (("attribute", 2.0), ("background", 0.5)):  # the same range, attribute mostly near, background mostly far
             rows += [
-                {"edit_id": f"{family}{i}-{j}", "concept": f"c{i}", "family": family, "subtype": "color" if family == "attribute" else None, "visual_distance": 0.4 * float(rng.uniform() ** power)}
+                {
+                    "edit_id": f"{family}{i}-{j}",
+                    "concept": f"c{i}",
+                    "family": family,
+                    "subtype": "color" if family == "attribute" else None,
+                    "visual_distance": 0.4 * float(rng.uniform() ** power),
+                }
                 for j in range(10)
             ]
     b = make_benchmark("planted", sources, rows)
@@ -227,7 +254,9 @@ def test_distance_gap_equals_a_literal_computation() -> None:
         weights = [len(cell["attribute"]) + len(cell[family]) for cell in kept]
         gaps = [np.mean(cell[family]) - np.mean(cell["attribute"]) for cell in kept]
         assert kept
-        assert found[f"distance_gap_unbalanced[family={family}]"] == pytest.approx(100 * (np.mean(pooled[family]) - np.mean(pooled["attribute"])))
+        assert found[f"distance_gap_unbalanced[family={family}]"] == pytest.approx(
+            100 * (np.mean(pooled[family]) - np.mean(pooled["attribute"]))
+        )
         assert found[f"distance_gap_balanced[family={family}]"] == pytest.approx(100 * np.average(gaps, weights=weights))
 
 
@@ -264,8 +293,16 @@ def test_wrong_shapes_are_named() -> None:
     ("sources", "edits", "message"),
     [
         ([], [], "0 sources and 0 edits"),
-        ([{"concept": "a", "source_category": "x"}] * 2, [{"edit_id": "1", "concept": "a", "family": "removal"}], "concept 'a' is there twice"),
-        ([{"concept": "a", "source_category": "x"}], [{"edit_id": "1", "concept": "b", "family": "removal"}], "'b', which is not among the sources"),
+        (
+            [{"concept": "a", "source_category": "x"}] * 2,
+            [{"edit_id": "1", "concept": "a", "family": "removal"}],
+            "concept 'a' is there twice",
+        ),
+        (
+            [{"concept": "a", "source_category": "x"}],
+            [{"edit_id": "1", "concept": "b", "family": "removal"}],
+            "'b', which is not among the sources",
+        ),
         ([{"concept": "a", "source_category": "x"}], [{"edit_id": "1", "concept": "a"}], r"edit row 0 lacks \['family'\]"),
     ],
 )
