@@ -111,7 +111,7 @@ class Metric(_Part):
 class ResultRecord(_Part):
     """The whole record; see the module."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     benchmark: BenchmarkInfo
     protocol: Protocol
     model: ModelInfo

@@ -96,7 +96,9 @@ def _folders(part: str) -> list[Path]:
     spec = importlib.util.find_spec(f"decodehub.{part}")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(f"decodehub.{part} is not installed: run 'pip install decodehub' (in a clone: 'pip install -e .')")
-    return sorted(p for p in Path(next(iter(spec.submodule_search_locations))).iterdir() if p.is_dir() and not p.name.startswith(("_", ".")))
+    return sorted(
+        p for p in Path(next(iter(spec.submodule_search_locations))).iterdir() if p.is_dir() and not p.name.startswith(("_", "."))
+    )
 
 
 def _dataset_factory(original: Callable[..., Any], load: ModuleType) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ def decode_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXE
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data))
+            image: Image.Image = Image.open(io.BytesIO(data))
             width, height = image.size
             if width * height > max_pixels:
                 raise ValueError(f"{name} has {width} x {height} pixels, more than the {max_pixels:,} allowed: shrink it first")

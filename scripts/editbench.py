@@ -94,9 +94,8 @@ def score(
     }
     predictions = []
     for i, (subject, seed) in enumerate(runs):
-        arrays = {
-            name: _load(f[i], name, widths[name], benchmark.release) for name, f in {"--eeg": eeg, **files}.items() if f[i] is not None
-        }
+        paths = {"--eeg": eeg[i], **{name: per_run[i] for name, per_run in files.items()}}
+        arrays = {name: _load(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
         scores = {name: SIMILARITIES[similarity](arrays["--eeg"], arrays[name]) for name in files if name in arrays}
         predictions.append(Predictions(subject, seed, scores["--sources"], scores["--edits"], scores.get("--nulls")))
     record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
@@ -203,13 +202,14 @@ def _per_run(files: Sequence[Path], n_runs: int) -> list[Path | None]:
         raise ValueError(
             f"{len(files)} files for {n_runs} runs ({', '.join(f.name for f in files[:3])}, ...): give one, or one a run in the order of --eeg"
         )
-    return list(files) * (n_runs if len(files) == 1 else 1) if files else [None] * n_runs
+    if not files:
+        return [None] * n_runs
+    return [files[0] if len(files) == 1 else files[i] for i in range(n_runs)]
 
 
-def _load(path: Path | None, option: str, rows: int, release: str) -> np.ndarray:
+def _load(path: Path, option: str, rows: int, release: str) -> np.ndarray:
     from decodehub.files import read_data
 
-    assert path is not None
     try:
         read_data(path)
         array = np.load(path, allow_pickle=False)

@@ -122,7 +122,7 @@ class EEGEditBench(datasets.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         return [datasets.SplitGenerator(name=datasets.Split.TEST, gen_kwargs={"folder": str(self._folder), "config": self.config.name})]
 
-    def _generate_examples(self, folder: str, config: str) -> Iterator[tuple[int, dict[str, Any]]]:  # type: ignore[override]
+    def _generate_examples(self, folder: str, config: str) -> Iterator[tuple[int, dict[str, Any]]]:
         release = read_release(folder)
         index = {source.concept: i for i, source in enumerate(release.sources)}
         if config == "sources":

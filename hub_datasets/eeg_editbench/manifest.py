@@ -208,11 +208,8 @@ def write_manifest(folder: Path, header: ReleaseRow, sources: Iterable[SourceRow
 
 def release_fingerprint(release: Release) -> str:
     """Hash of the manifest and of every image's bytes: equal only for equal releases."""
-    digests = {
-        image: sha256_bytes((release.folder / image).read_bytes())
-        for row in (*release.sources, *release.candidates)
-        for image in _images(row)
-    }
+    rows: list[SourceRow | EditRow] = [*release.sources, *release.candidates]
+    digests = {image: sha256_bytes((release.folder / image).read_bytes()) for row in rows for image in _images(row)}
     manifest = sha256_bytes((release.folder / MANIFEST).read_bytes())
     return sha256_bytes(canonical_json([manifest, digests]).encode())
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
 
-class Subtype(NamedTuple):
+@dataclass(frozen=True)
+class Subtype:
     """A kind of edit within a family, with its count in the full release (table S2)."""
 
     name: str
@@ -18,7 +19,8 @@ class Subtype(NamedTuple):
     meaning: str
 
 
-class Family(NamedTuple):
+@dataclass(frozen=True)
+class Family:
     """An edit family: what it changes and preserves (table S1), edits and source concepts in the full release (table S2)."""
 
     name: str
@@ -30,7 +32,8 @@ class Family(NamedTuple):
     subtypes: tuple[Subtype, ...]
 
 
-class Concept(NamedTuple):
+@dataclass(frozen=True)
+class Concept:
     """One of the 200 THINGS-EEG2 test concepts, the file name of its photograph, its source category (ours)."""
 
     name: str
@@ -38,7 +41,8 @@ class Concept(NamedTuple):
     category: str
 
 
-class Taxonomy(NamedTuple):
+@dataclass(frozen=True)
+class Taxonomy:
     """All of ``taxonomy.yaml``."""
 
     families: tuple[Family, ...]

@@ -1,5 +1,7 @@
 """``evaluate.load("eeg_editbench")``: the EEG-EditBench protocol for one run, one row of scores a query."""
 
+from typing import Any
+
 import datasets
 import evaluate
 import numpy as np
@@ -56,11 +58,11 @@ class EEGEditBenchMetric(evaluate.Metric):
             reference_urls=["https://arxiv.org/abs/2607.27857"],
         )
 
-    def add_batch(self, *, predictions: list | None = None, references: list | None = None, **kwargs) -> None:
+    def add_batch(self, *, predictions: list | None = None, references: list | None = None, **kwargs: Any) -> None:
         """As in `evaluate`; `null_scores` may be left out of the rows."""
         super().add_batch(predictions=None if predictions is None else [_row(p) for p in predictions], references=references, **kwargs)
 
-    def add(self, *, prediction: dict | None = None, reference: str | None = None, **kwargs) -> None:
+    def add(self, *, prediction: dict | None = None, reference: str | None = None, **kwargs: Any) -> None:
         """As in `evaluate`; `null_scores` may be left out of the row."""
         super().add(prediction=None if prediction is None else _row(prediction), reference=reference, **kwargs)
 

@@ -261,13 +261,20 @@ def _load_run(folder: Path, run: Run) -> Predictions:
 
 
 def _metric(plan: Plan, key: MetricKey, i: int, total: Aggregate) -> Metric:
-    common = {"name": key.name, "slice": dict(key.slice), "unit": key.unit, "higher_is_better": key.higher_is_better, "chance": key.chance}
-    n = len(total.subjects)
-    if not np.isfinite(total.mean[i]):
-        return Metric(value=None, reason=_why(plan, key), n=n, **common)
+    scored = bool(np.isfinite(total.mean[i]))
     low, high = (float(x) for x in total.ci95[i])
-    ci95 = (low, high) if np.isfinite(low) else None
-    return Metric(value=float(total.mean[i]), n=n, sd=float(total.sd[i]), ci95=ci95, **common)
+    return Metric(
+        name=key.name,
+        slice=dict(key.slice),
+        value=float(total.mean[i]) if scored else None,
+        reason=None if scored else _why(plan, key),
+        unit=key.unit,
+        higher_is_better=key.higher_is_better,
+        n=len(total.subjects),
+        sd=float(total.sd[i]) if scored else None,
+        ci95=(low, high) if np.isfinite(low) else None,
+        chance=key.chance,
+    )
 
 
 def _why(plan: Plan, key: MetricKey) -> str:

@@ -20,6 +20,7 @@ from .benchmark import Benchmark
 
 BASE_FAMILY = "attribute"  # table S14 compares every other family with this one
 IDENTITY_FAMILY = "identity"
+Slice = tuple[tuple[str, str], ...]  # such as (("family", "identity"),); the empty one is everything
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class MetricKey(NamedTuple):
     """What a number is: its name, the slice of the benchmark it is of, unit, direction, chance level (None: none is defined)."""
 
     name: str
-    slice: tuple[tuple[str, str], ...] = ()
+    slice: Slice = ()
     unit: str = "percent"
     higher_is_better: bool | None = True
     chance: float | None = None
@@ -73,7 +74,7 @@ class Plan:
 
     benchmark: Benchmark
     settings: Settings
-    slices: tuple[tuple[tuple[str, str], ...], ...]
+    slices: tuple[Slice, ...]
     members: np.ndarray
     counts: np.ndarray
     family_slices: np.ndarray
@@ -115,40 +116,14 @@ def prepare(benchmark: Benchmark, settings: Settings | None = None) -> Plan:
     """Work out slices, weights and metric keys of a benchmark."""
     settings = settings or Settings()
     b = benchmark
-    slices: dict[tuple[tuple[str, str], ...], np.ndarray] = {(): np.ones(len(b.query), bool)}
-    families = _ordered(b.family)
-    conditions = [(("family", f), b.family == f) for f in families] + [(("subtype", s), b.subtype == s) for s in _ordered(b.subtype) if s]
-    categories = [(("category", c), b.category[b.query] == c) for c in _ordered(b.category[b.query])]
-    for label, mask in (*conditions, *categories):
-        slices[(label,)] = mask
-    for category, in_category in categories:
-        for condition, mask in conditions:
-            if (in_category & mask).any():
-                slices[(category, condition)] = in_category & mask
     measured = np.flatnonzero(np.isfinite(b.distance))
     unscored: dict[str, str] = {}
-    if len(measured) >= settings.distance_bins:
-        for k, members in enumerate(_distance_groups(b.distance, measured, settings.distance_bins), start=1):
-            slices[(("distance_quantile", f"{k}/{settings.distance_bins}"),)] = members
-    else:
-        unscored["distance"] = "the release has no visual_distance for its edits"
-
-    contrasts: list[tuple[MetricKey, np.ndarray]] = [(MetricKey("two_afc_balanced", chance=50.0), _concept_family_weights(b))]
-    means = {label: mask / mask.sum() for label, mask in slices.items()}
-    for label in slices:
-        if len(label) == 2:  # section 4, figure 6: category minus all concepts, under one condition
-            contrasts.append((MetricKey("two_afc_minus_average", label, "percentage points", None, 0.0), means[label] - means[label[1:]]))
-        elif len(label) == 1 and label[0][0] == "category":
-            contrasts.append((MetricKey("two_afc_minus_average", label, "percentage points", None, 0.0), means[label] - means[()]))
-    for family in families:
-        if family == BASE_FAMILY or "distance" in unscored:
-            continue
-        gap = _distance_gap(b, family, settings)
-        for name, weights in zip(("distance_gap_unbalanced", "distance_gap_balanced"), gap if gap is not None else (None, None)):
-            key = MetricKey(name, (("family", family),), "percentage points", None, 0.0)
-            if weights is None:
-                unscored[key.label] = f"no distance interval with {settings.distance_min_edits} edits of {family} and of {BASE_FAMILY}"
-            contrasts.append((key, np.zeros(len(b.query)) if weights is None else weights))
+    if len(measured) < settings.distance_bins:
+        unscored["distance"] = f"fewer than {settings.distance_bins} edits of the release have a visual_distance"
+    slices = _slices(b, settings, with_distance="distance" not in unscored)
+    contrasts = [(MetricKey("two_afc_balanced", chance=50.0), _concept_family_weights(b)), *_category_contrasts(slices)]
+    if "distance" not in unscored:
+        contrasts += _distance_contrasts(b, settings, unscored)
 
     labels = tuple(slices)
     members = np.array(list(slices.values()), dtype=np.float64)
@@ -332,6 +307,52 @@ def _ordered(values: np.ndarray) -> list[str]:
     return list(dict.fromkeys(values.tolist()))
 
 
+def _slices(b: Benchmark, settings: Settings, *, with_distance: bool) -> dict[Slice, np.ndarray]:
+    """Membership (E,) bool of every slice that 2AFC is reported on: everything, families, subtypes, categories, their crossings, distance."""
+    slices: dict[Slice, np.ndarray] = {(): np.ones(len(b.query), bool)}
+    conditions = [(("family", f), b.family == f) for f in _ordered(b.family)]
+    conditions += [(("subtype", s), b.subtype == s) for s in _ordered(b.subtype) if s]
+    categories = [(("category", c), b.category[b.query] == c) for c in _ordered(b.category[b.query])]
+    for part, mask in (*conditions, *categories):
+        slices[(part,)] = mask
+    for category, in_category in categories:
+        for condition, mask in conditions:
+            if (in_category & mask).any():
+                slices[(category, condition)] = in_category & mask
+    if with_distance:
+        measured = np.isfinite(b.distance)
+        edges = np.quantile(b.distance[measured], np.linspace(0, 1, settings.distance_bins + 1)[1:-1])
+        group = np.searchsorted(edges, b.distance, side="right")
+        for k in np.unique(group[measured]):
+            slices[(("distance_quantile", f"{k + 1}/{settings.distance_bins}"),)] = measured & (group == k)
+    return slices
+
+
+def _category_contrasts(slices: dict[Slice, np.ndarray]) -> list[tuple[MetricKey, np.ndarray]]:
+    """Category minus all concepts, overall and under each condition (section 4, figure 6)."""
+    means = {label: mask / mask.sum() for label, mask in slices.items()}
+    return [
+        (MetricKey("two_afc_minus_average", label, "percentage points", None, 0.0), means[label] - means[label[1:]])
+        for label in slices
+        if label and label[0][0] == "category"
+    ]
+
+
+def _distance_contrasts(b: Benchmark, settings: Settings, unscored: dict[str, str]) -> list[tuple[MetricKey, np.ndarray]]:
+    """Every other family minus attribute, unbalanced and distance-balanced (table S14); why one is not defined goes to `unscored`."""
+    contrasts = []
+    for family in _ordered(b.family):
+        if family == BASE_FAMILY:
+            continue
+        gap = _distance_gap(b, family, settings)
+        for i, name in enumerate(("distance_gap_unbalanced", "distance_gap_balanced")):
+            key = MetricKey(name, (("family", family),), "percentage points", None, 0.0)
+            if gap is None:
+                unscored[key.label] = f"no distance interval with {settings.distance_min_edits} edits of {family} and of {BASE_FAMILY}"
+            contrasts.append((key, np.zeros(len(b.query)) if gap is None else gap[i]))
+    return contrasts
+
+
 def _concept_family_weights(b: Benchmark) -> np.ndarray:
     """Weights of section S4.1: families equal, concepts equal within a family, edits equal within a concept and family."""
     families = _ordered(b.family)
@@ -341,13 +362,6 @@ def _concept_family_weights(b: Benchmark) -> np.ndarray:
         per_concept = np.bincount(b.query[mask], minlength=len(b.concepts))
         weights[mask] = 1.0 / (len(families) * (per_concept > 0).sum() * per_concept[b.query[mask]])
     return weights
-
-
-def _distance_groups(distance: np.ndarray, measured: np.ndarray, bins: int) -> list[np.ndarray]:
-    edges = np.quantile(distance[measured], np.linspace(0, 1, bins + 1)[1:-1])
-    group = np.searchsorted(edges, distance, side="right")
-    masks = [np.isfinite(distance) & (group == k) for k in range(bins)]
-    return [mask for mask in masks if mask.any()]
 
 
 def _distance_gap(b: Benchmark, family: str, settings: Settings) -> tuple[np.ndarray, np.ndarray] | None:
