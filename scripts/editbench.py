@@ -116,6 +116,31 @@ def report(record: Annotated[Path, typer.Argument(help="Folder of a record.")], 
     finish(folder, found, rescore(folder, found), data_dir)
 
 
+@app.command()
+def rehearse(
+    stamps: Annotated[Path, typer.Option(help="Folder that Debian's tuxpaint-stamps-default was unpacked to.")],
+    out: Annotated[Path, typer.Option(help="Folder of the release.")] = Path("runs/rehearsal"),
+    concepts: Annotated[int, typer.Option(min=2, help="Number of concepts; 200 is the size of the paper.")] = 200,
+    training: Annotated[
+        Path | None, typer.Option(help="Also composite the stamps that are no concept here, as images to train on.")
+    ] = None,
+) -> None:
+    """Build the full-size rehearsal release from public cut-outs; stop it at any time, a restart goes on.
+
+    It is for load tests and for trying a whole study before the real release is at hand; it is not EEG-EditBench.
+
+    Example: decodehub editbench rehearse --stamps stamps --out rehearsal --training rehearsal-training
+    """
+    from decodehub.hub_datasets.eeg_editbench.rehearsal import build_rehearsal, build_training_images
+
+    release = build_rehearsal(stamps, out, n_concepts=concepts)
+    typer.echo(
+        f'{out}: release {release.header.release}, {len(release.sources)} sources, {len(release.edits)} edits; load_dataset("eeg-editbench", data_dir="{out}")'
+    )
+    if training is not None:
+        typer.echo(f"{build_training_images(stamps, training, release)}: the training images")
+
+
 def finish(folder: Path, record: ResultRecord, scored: ScoredRuns, data_dir: str | None) -> None:
     """Print the table of a record and write its report."""
     from rich.console import Console

@@ -7,20 +7,16 @@ Randomness comes from the Generator given by the caller (`rng_for` makes one fro
 
 from __future__ import annotations
 
-import hashlib
 import io
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
 from PIL import Image
-from scipy.sparse import coo_matrix, diags
-from scipy.sparse.linalg import splu
 
-SIZE = 224
-FEATHER_REACH = 3  # pixels beyond the mask that a feathered edge may touch
-LEVEL_PRIOR = 900.0  # squared grey levels a patch value: what it costs to copy from a full image height away
-SCREEN = 0.003  # pull of the patches' own tone against the tone of the hole's edge: 1 / sqrt(SCREEN) pixels is its reach
+from .editor_fill import fill, fill_smooth
+from .editor_pixels import SIZE, CutOut, blend, cut_out, dilate, feather, luminance, noise, normals, ramp, shading
+
 HOLE_MARGIN = 5  # pixels around the object that removal rebuilds too: halo, soft shadow, hair
 
 _PALETTE = {  # sRGB
@@ -32,327 +28,6 @@ MATERIALS = ("gold", "chrome", "copper", "marble", "glass", "jade")
 TEXTURES = ("stripes", "polka_dots", "checkerboard", "plaid", "wood_grain", "zigzag", "camouflage")
 SHAPES = ("taller", "shorter", "wider", "narrower", "larger", "smaller", "bulged", "leaning")
 STATES = ("wet", "dirty", "rusty", "frosted", "cracked", "faded", "mossy", "charred")
-
-
-class CutOut(NamedTuple):
-    """An object lifted from its photograph: `color` (h, w, 3) float32 0..255 continued beyond its edge, `alpha` (h, w) float32 0..1."""
-
-    color: np.ndarray
-    alpha: np.ndarray
-
-
-def rng_for(*names: str) -> np.random.Generator:
-    """The Generator of a name: the same in every process and on every machine (never Python's salted ``hash``)."""
-    digest = hashlib.sha256("/".join(names).encode()).digest()
-    return np.random.default_rng(np.random.SeedSequence(list(digest)))
-
-
-# Shared parts ---------------------------------------------------------------------------------------------------------------------------
-
-
-def dilate(mask: np.ndarray, radius: int) -> np.ndarray:
-    """`mask` (h, w) bool grown by a disc of `radius` pixels (shrunk where negative)."""
-    kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * abs(radius) + 1, 2 * abs(radius) + 1))
-    operation = cv2.dilate if radius >= 0 else cv2.erode
-    return operation(mask.astype(np.uint8), kernel, borderType=cv2.BORDER_REPLICATE) > 0
-
-
-def feather(mask: np.ndarray, softness: float = 1.2) -> np.ndarray:
-    """Alpha (h, w) float32 in 0..1: a soft `mask`, exactly 1 in its core and exactly 0 from `FEATHER_REACH` pixels outside it."""
-    alpha = cv2.GaussianBlur(mask.astype(np.float32), (0, 0), softness, borderType=cv2.BORDER_REPLICATE)
-    alpha[dilate(mask, -FEATHER_REACH)] = 1.0
-    alpha[~dilate(mask, FEATHER_REACH)] = 0.0
-    return np.clip(alpha, 0.0, 1.0)
-
-
-def blend(below: np.ndarray, above: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """`above` over `below` through `alpha` (h, w), as uint8; where alpha is 0 or 1 the pixels are copied exactly."""
-    mixed = below.astype(np.float32) * (1 - alpha[..., None]) + above.astype(np.float32) * alpha[..., None]
-    return np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
-
-
-def noise(rng: np.random.Generator, cell: float, octaves: int = 4, stretch: tuple[float, float] = (1.0, 1.0)) -> np.ndarray:
-    """Smooth value noise (224, 224) float32 in 0..1; `cell` is its coarsest grain in pixels, `stretch` draws it out over (y, x)."""
-    total = np.zeros((SIZE, SIZE), np.float32)
-    for octave in range(octaves):
-        step = cell / 2**octave
-        rows, columns = (max(2, int(SIZE / (step * s)) + 2) for s in stretch)
-        grid = rng.random((rows, columns), dtype=np.float32)
-        total += cv2.resize(grid, (SIZE, SIZE), interpolation=cv2.INTER_CUBIC) / 2**octave
-    low, high = np.percentile(total, (0.5, 99.5))
-    return np.clip((total - low) / (high - low + 1e-6), 0, 1)
-
-
-def luminance(image: np.ndarray) -> np.ndarray:
-    """Luma (h, w) float32 in 0..1 of uint8 or 0..255 float pixels."""
-    return image.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32) / 255
-
-
-def _shading(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The object's own light and shade (h, w), about 0..1 over the mask whatever its colour: what a repainted surface must keep."""
-    luma = luminance(image)
-    low, high = np.percentile(luma[mask], (3, 97))
-    return np.clip((luma - low) / max(high - low, 0.12), -0.1, 1.25)
-
-
-def _normals(image: np.ndarray, mask: np.ndarray, *, relief: float = 18.0) -> np.ndarray:
-    """Surface normals (h, w, 3): the mask inflated like a balloon, with the photograph's own detail pressed into it."""
-    inner = cv2.distanceTransform(np.pad(mask, 1, mode="edge").astype(np.uint8), cv2.DIST_L2, 5)[1:-1, 1:-1]
-    depth = max(float(inner.max()), 1.0)
-    height = depth * np.sqrt(np.clip(1 - (1 - np.minimum(inner / depth, 1)) ** 2, 0, 1))
-    luma = luminance(image)
-    detail = cv2.GaussianBlur(luma, (0, 0), 1.0) - cv2.GaussianBlur(luma, (0, 0), 9.0)
-    height = cv2.GaussianBlur(height, (0, 0), 3.0) + relief * detail
-    dy, dx = np.gradient(height)
-    normal = np.stack([-dx, -dy, np.full_like(dx, 0.9)], axis=-1)
-    return normal / np.linalg.norm(normal, axis=-1, keepdims=True)
-
-
-def _ramp(value: np.ndarray, stops: list[tuple[float, tuple[int, int, int]]]) -> np.ndarray:
-    """Colours (h, w, 3) of `value` along a gradient of (position, sRGB) stops."""
-    at = [position for position, _ in stops]
-    return np.stack([np.interp(value, at, [color[channel] for _, color in stops]) for channel in range(3)], axis=-1).astype(np.float32)
-
-
-def _core(mask: np.ndarray) -> np.ndarray:
-    """The pixels of `mask` (h, w) that hold no background: its inside, and thin parts (legs, stalks) that have no inside."""
-    inside = dilate(mask, -2)
-    return inside | (mask & ~dilate(inside, 5)) if inside.any() else mask
-
-
-def cut_out(image: np.ndarray, mask: np.ndarray) -> CutOut:
-    """Lift the object out; its colour is continued outwards from the core so that no rim of the old background comes along."""
-    core = _core(mask)
-    _, labels = cv2.distanceTransformWithLabels((~core).astype(np.uint8), cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL)
-    table = np.zeros((labels.max() + 1, 3), np.float32)
-    table[labels[core]] = image[core]
-    spread = cv2.GaussianBlur(table[labels], (0, 0), 1.0)
-    color = np.where(core[..., None], image.astype(np.float32), spread)
-    alpha = cv2.GaussianBlur(dilate(mask, -1).astype(np.float32), (0, 0), 1.1, borderType=cv2.BORDER_REPLICATE)
-    alpha[core] = 1.0
-    alpha[~dilate(mask, 1)] = 0.0
-    return CutOut(color, alpha)
-
-
-# Filling the place of an object ---------------------------------------------------------------------------------------------------------
-
-
-def _patches(image: np.ndarray, radius: int) -> np.ndarray:
-    """All (2r+1)^2 patches of an (h, w, 3) image, reflected at the border, as rows (h*w, 3*(2r+1)^2) float32 of whole numbers."""
-    padded = cv2.copyMakeBorder(image, radius, radius, radius, radius, cv2.BORDER_REFLECT_101)
-    side = 2 * radius + 1
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), axis=(0, 1))
-    return windows.reshape(image.shape[0] * image.shape[1], -1).astype(np.float32)
-
-
-def _search(now: np.ndarray, source: np.ndarray, targets: np.ndarray, usable: np.ndarray, match: np.ndarray, rng: np.random.Generator,
-            radius: int, rounds: int) -> np.ndarray:  # fmt: skip
-    """Better matches (h*w,) of the target patches by PatchMatch: neighbours' matches shifted, then random ones at shrinking distance.
-
-    Patches hold whole numbers below 256, so the float32 sums are exact and no thread count can change a decision.
-    """
-    height, width = now.shape[:2]
-    wanted, offered = _patches(now, radius)[targets], _patches(source, radius)
-    ty, tx = np.divmod(targets, width)
-
-    def cost(candidate: np.ndarray) -> np.ndarray:
-        difference = wanted - offered[candidate]
-        rise = (candidate // width - ty) / height
-        # Scenes lie in level bands (sky, far shore, ground), so a patch from another height must match better.
-        return np.einsum("ij,ij->i", difference, difference) + (LEVEL_PRIOR * wanted.shape[1]) * rise * rise
-
-    best = cost(match[targets])
-    for step in range(rounds):
-        reach = max(height, width) // 2
-        moves: list[tuple[int, int] | int] = [(0, -1), (0, 1), (-1, 0), (1, 0)] if step % 2 == 0 else [(1, 0), (-1, 0), (0, 1), (0, -1)]
-        while reach >= 1:
-            moves.append(reach)
-            reach //= 3
-        for move in moves:
-            if isinstance(move, tuple):
-                ny, nx = np.clip(ty + move[0], 0, height - 1), np.clip(tx + move[1], 0, width - 1)
-                cy, cx = np.divmod(match[ny * width + nx], width)
-                cy, cx = cy - (ny - ty), cx - (nx - tx)
-            else:
-                cy, cx = np.divmod(match[targets], width)
-                jump = rng.integers(-move, move + 1, size=(2, len(targets)))
-                cy, cx = cy + jump[0], cx + jump[1]
-            inside = (cy >= 0) & (cy < height) & (cx >= 0) & (cx < width)
-            candidate = np.where(inside, cy * width + cx, 0)
-            inside &= usable.ravel()[candidate]
-            candidate = np.where(inside, candidate, match[targets])
-            score = cost(candidate)
-            better = score < best
-            best = np.where(better, score, best)
-            match[targets[better]] = candidate[better]
-    return best
-
-
-def _vote(now: np.ndarray, source: np.ndarray, hole: np.ndarray, match: np.ndarray, cost: np.ndarray, radius: int,
-          sharpness: float) -> np.ndarray:  # fmt: skip
-    """The hole of `now` repainted: every pixel is the mean of what the patches over it propose, good matches counting most."""
-    height, width = hole.shape
-    y, x = np.nonzero(hole)
-    typical = float(np.percentile(cost[cost > 0], 40)) if (cost > 0).any() else 1.0
-    weights = np.maximum(np.exp(-cost * sharpness / (2 * max(typical, 1.0))), 1e-5)
-    total, weight = np.zeros((len(y), 3)), np.full((len(y), 1), 1e-12)
-    for oy in range(-radius, radius + 1):
-        for ox in range(-radius, radius + 1):
-            cy, cx = y - oy, x - ox
-            inside = (cy >= 0) & (cy < height) & (cx >= 0) & (cx < width)
-            centre = np.where(inside, cy * width + cx, 0)
-            sy, sx = np.divmod(match[centre], width)
-            sy, sx = sy + oy, sx + ox
-            inside &= (sy >= 0) & (sy < height) & (sx >= 0) & (sx < width)
-            w = (weights[centre] * inside)[:, None]
-            total += w * source[np.clip(sy, 0, height - 1), np.clip(sx, 0, width - 1)]
-            weight += w
-    painted = now.copy()
-    painted[hole] = np.rint(total / weight)
-    return painted
-
-
-def _shrink_known(image: np.ndarray, hole: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Image and hole at (side, side): means over known pixels alone; a pixel is hole when any of it was."""
-    known = (~hole).astype(np.float32)
-    weight = cv2.resize(known, (side, side), interpolation=cv2.INTER_AREA)
-    small = cv2.resize(image.astype(np.float32) * known[..., None], (side, side), interpolation=cv2.INTER_AREA)
-    return np.rint(small / np.maximum(weight, 1e-6)[..., None]).astype(np.float32), weight < 0.999
-
-
-def _diffuse(image: np.ndarray, hole: np.ndarray) -> np.ndarray:
-    """`image` with its hole filled by ever wider averages of the known pixels: smooth, and never empty."""
-    filled, known = image.astype(np.float32), (~hole).astype(np.float32)
-    empty = hole.copy()
-    for sigma in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
-        weight = cv2.GaussianBlur(known, (0, 0), sigma)
-        mean = cv2.GaussianBlur(image.astype(np.float32) * known[..., None], (0, 0), sigma) / np.maximum(weight, 1e-6)[..., None]
-        reached = empty & (weight > 0.05)
-        filled[reached] = mean[reached]
-        empty &= ~reached
-    return np.rint(filled)
-
-
-def fill(image: np.ndarray, hole: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rebuild the pixels of `hole` from patches of the rest, coarse to fine, so that texture and structure go on behind the object.
-
-    The method is exemplar-based completion: a nearest-patch field by PatchMatch (Barnes et al. 2009) within the coherence
-    optimisation of Wexler et al. (2007). The matches are then joined in the gradient
-    domain (Perez et al. 2003). Where too little of the image is left to copy from, it is `fill_smooth`.
-
-    Args:
-        image: (224, 224, 3) uint8.
-        hole: (224, 224) bool, true where pixels are to be replaced.
-        rng: draws the random search.
-
-    Returns:
-        (224, 224, 3) uint8, equal to `image` outside the hole.
-    """
-    painted: np.ndarray | None = None
-    for side, radius, rounds in ((28, 2, 10), (56, 2, 4), (112, 3, 2), (SIZE, 2, 1)):
-        source, gap = _shrink_known(image, hole, side) if side < SIZE else (image.astype(np.float32), hole)
-        usable = ~dilate(gap, radius)
-        usable[:radius] = usable[-radius:] = usable[:, :radius] = usable[:, -radius:] = False
-        if usable.sum() < 12:
-            continue
-        if painted is None:
-            painted = _diffuse(source, gap)
-            choices = np.flatnonzero(usable)
-            match = choices[rng.integers(0, len(choices), side * side)]
-        else:
-            grown = cv2.resize(painted, (side, side), interpolation=cv2.INTER_LINEAR)
-            painted = np.where(gap[..., None], np.rint(grown), source)
-            match = _grow_match(match, side, usable)
-        near = dilate(gap, radius)
-        match = np.where(near.ravel(), match, np.arange(side * side))
-        targets = np.flatnonzero(near)
-        cost = np.zeros(side * side)
-        for _ in range({SIZE: 1, 112: 2}.get(side, 3)):
-            cost[targets] = _search(painted, source, targets, usable, match, rng, radius, rounds)
-            painted = _vote(painted, source, gap, match, cost, radius, sharpness=6.0 if side == SIZE else 1.0)
-    if painted is None:
-        return fill_smooth(image, hole, rng)
-    return np.where(hole[..., None], np.clip(np.rint(_without_seams(image, hole, match, painted)), 0, 255), image).astype(np.uint8)
-
-
-def _solve(image: np.ndarray, hole: np.ndarray, guide_x: np.ndarray, guide_y: np.ndarray,
-           first_guess: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
-    """The Poisson blend of a hole: `image` (h, w, 3) outside it, inside it the pixels whose differences come closest to the guides.
-
-    Args:
-        image: (h, w, 3) float.
-        hole: (h, w) bool with at least one known pixel beside it.
-        guide_x: (h, w - 1, 3) wanted difference to the right neighbour.
-        guide_y: (h - 1, w, 3) wanted difference to the neighbour below.
-        first_guess: (h, w, 3) pixels to stay near to; a step at the hole's edge then fades within some twenty pixels.
-    """
-    number = np.full(hole.shape, -1)
-    number[hole] = np.arange(hole.sum())
-    size = int(hole.sum())
-    diagonal, rhs = np.zeros(size), np.zeros((size, 3))
-    rows: list[np.ndarray] = []
-    columns: list[np.ndarray] = []
-    for first, second, guide in (
-        (np.s_[:, :-1], np.s_[:, 1:], guide_x),
-        (np.s_[:-1], np.s_[1:], guide_y),
-    ):
-        for here, there, sign in ((first, second, -1.0), (second, first, 1.0)):
-            me, other = number[here], number[there]
-            mine = me >= 0
-            np.add.at(diagonal, me[mine], 1.0)
-            np.add.at(rhs, me[mine], sign * guide[mine])
-            known = mine & (other < 0)
-            np.add.at(rhs, me[known], image[there][known].astype(np.float64))
-            both = mine & (other >= 0)
-            rows.append(me[both])
-            columns.append(other[both])
-    if first_guess is not None:
-        diagonal += SCREEN
-        rhs += SCREEN * first_guess[hole]
-    row, column = np.concatenate(rows), np.concatenate(columns)
-    matrix = coo_matrix((np.full(len(row), -1.0), (row, column)), shape=(size, size)) + diags(diagonal)
-    solved = image.astype(np.float64)
-    solved[hole] = splu(matrix.tocsc(), permc_spec="MMD_AT_PLUS_A").solve(rhs)
-    return solved
-
-
-def _without_seams(image: np.ndarray, hole: np.ndarray, match: np.ndarray, painted: np.ndarray) -> np.ndarray:
-    """The fill redrawn in the gradient domain: the copied patches' own differences, so that no step in tone stays between them."""
-    height, width = hole.shape
-    source = image.astype(np.float64)
-    my, mx = (part.reshape(height, width) for part in np.divmod(match, width))
-
-    def step(dy: int, dx: int) -> np.ndarray:
-        forward = source[np.clip(my + dy, 0, height - 1), np.clip(mx + dx, 0, width - 1)] - source[my, mx]
-        backward = source[my, mx] - source[np.clip(my - dy, 0, height - 1), np.clip(mx - dx, 0, width - 1)]
-        return (forward[: height - dy, : width - dx] + backward[dy:, dx:]) / 2
-
-    return _solve(source, hole, step(0, 1), step(1, 0), painted)
-
-
-def fill_smooth(image: np.ndarray, hole: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Fill a hole before an out-of-focus background, where there is no texture to copy: a membrane over it with soft blots of light.
-
-    Args and result are those of `fill`.
-    """
-    height, width = hole.shape
-    membrane = _solve(image.astype(np.float64), hole, np.zeros((height, width - 1, 3)), np.zeros((height - 1, width, 3)))
-    inner = cv2.distanceTransform(np.pad(hole, 1, mode="edge").astype(np.uint8), cv2.DIST_L2, 5)[1:-1, 1:-1]
-    blots = (noise(rng, 90, 2) - 0.5)[..., None] * np.array([34, 30, 28]) + rng.normal(0, 1.5, (height, width, 1))
-    painted = membrane + blots * np.clip(inner / 30, 0, 1)[..., None]
-    return np.where(hole[..., None], np.clip(np.rint(painted), 0, 255), image).astype(np.uint8)
-
-
-def _grow_match(match: np.ndarray, side: int, usable: np.ndarray) -> np.ndarray:
-    """A match field of half the side carried to `side`; matches that land on unusable pixels move to the nearest usable one."""
-    half = side // 2
-    y, x = np.divmod(np.arange(side * side), side)
-    my, mx = np.divmod(match[(y // 2) * half + x // 2], half)
-    carried = (my * 2 + y % 2) * side + mx * 2 + x % 2
-    _, labels = cv2.distanceTransformWithLabels((~usable).astype(np.uint8), cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL)
-    owner = np.zeros(labels.max() + 1, np.int64)
-    owner[labels[usable]] = np.flatnonzero(usable)
-    return owner[labels.ravel()[carried]]
 
 
 # Attributes -----------------------------------------------------------------------------------------------------------------------------
@@ -407,7 +82,7 @@ def rematerial(image: np.ndarray, mask: np.ndarray, material: str, rng: np.rando
         ValueError: unknown material.
     """
     _one_of(material, dict.fromkeys(MATERIALS), "material")
-    normal, shade = _normals(image, mask), _shading(image, mask)
+    normal, shade = normals(image, mask), shading(image, mask)
     edge = np.clip(1 - normal[..., 2], 0, 1)
     half = np.array([-0.38, -0.55, 0.74])
     gloss = np.clip(normal @ half, 0, 1) ** 40
@@ -416,7 +91,7 @@ def rematerial(image: np.ndarray, mask: np.ndarray, material: str, rng: np.rando
     elif material == "marble":
         warp = noise(rng, 70) * 9 + noise(rng, 18, 3) * 2.2 + np.indices((SIZE, SIZE)).sum(0) / 45
         veins = np.clip(1 - np.abs(np.sin(warp)) * 5.0, 0, 1) * (0.35 + 0.65 * noise(rng, 40))
-        stone = _ramp(noise(rng, 60), [(0, (214, 212, 210)), (1, (246, 244, 240))]) * (1 - 0.62 * veins[..., None])
+        stone = ramp(noise(rng, 60), [(0, (214, 212, 210)), (1, (246, 244, 240))]) * (1 - 0.62 * veins[..., None])
         lit = 0.42 + 0.35 * shade + 0.32 * np.clip(normal @ np.array([-0.45, -0.6, 0.66]), 0, 1)
         surface = stone * lit[..., None] + 90 * gloss[..., None]
     else:
@@ -431,7 +106,7 @@ def rematerial(image: np.ndarray, mask: np.ndarray, material: str, rng: np.rando
             surface = surface * np.array([0.93, 1.0, 0.99]) + 16 + 95 * rim**3 + 190 * gloss[..., None]
         else:
             cloud = 0.75 * shade + 0.25 * noise(rng, 30)
-            stone = _ramp(cloud, [(0, (10, 52, 36)), (0.45, (44, 128, 86)), (0.8, (128, 196, 150)), (1.1, (214, 240, 220))])
+            stone = ramp(cloud, [(0, (10, 52, 36)), (0.45, (44, 128, 86)), (0.8, (128, 196, 150)), (1.1, (214, 240, 220))])
             surface = 0.84 * stone + 0.16 * seen + 150 * gloss[..., None] + 55 * np.clip(edge - 0.3, 0, 1)[..., None]
     return blend(image, np.clip(surface, 0, 255), feather(mask))
 
@@ -450,7 +125,7 @@ def _metal(material: str, normal: np.ndarray, shade: np.ndarray) -> np.ndarray:
         "gold": [(0, (44, 24, 4)), (0.3, (134, 84, 14)), (0.6, (222, 166, 44)), (0.85, (255, 224, 120)), (1, (255, 250, 214))],
         "copper": [(0, (38, 12, 6)), (0.3, (122, 52, 28)), (0.6, (204, 110, 70)), (0.85, (246, 176, 134)), (1, (255, 234, 214))],
     }[material]
-    return _ramp(light, tones)
+    return ramp(light, tones)
 
 
 def retexture(image: np.ndarray, mask: np.ndarray, texture: str, rng: np.random.Generator) -> np.ndarray:
@@ -469,7 +144,7 @@ def retexture(image: np.ndarray, mask: np.ndarray, texture: str, rng: np.random.
         ValueError: unknown texture.
     """
     _one_of(texture, dict.fromkeys(TEXTURES), "texture")
-    normal, shade = _normals(image, mask, relief=6.0), _shading(image, mask)
+    normal, shade = normals(image, mask, relief=6.0), shading(image, mask)
     y, x = np.indices((SIZE, SIZE), np.float32)
     rows, columns = np.nonzero(mask)
     # The pitch follows the object, so that small objects carry as many repeats as large ones.
@@ -477,7 +152,7 @@ def retexture(image: np.ndarray, mask: np.ndarray, texture: str, rng: np.random.
     v = (y - rows.mean() + normal[..., 1] * pitch * 0.9) / pitch
     u = (x - columns.mean() + normal[..., 0] * pitch * 0.9) / pitch
     light = (0.34 + 0.72 * np.clip(shade, 0, 1.1))[..., None]
-    base = _ramp(np.zeros_like(u), [(0, (238, 232, 220))])
+    base = ramp(np.zeros_like(u), [(0, (238, 232, 220))])
     if texture == "stripes":
         ink = _soft_step(np.sin(2 * np.pi * (u + 0.25 * v)))
         printed = base * (1 - ink) + np.array([24, 40, 110]) * ink
@@ -500,7 +175,7 @@ def retexture(image: np.ndarray, mask: np.ndarray, texture: str, rng: np.random.
         rings = (u * 0.9 + noise(rng, 60, 2) * 2.6 + 0.10 * np.sin(v * 0.8)) * 3.2
         fibre = noise(rng, 26, 4, stretch=(5.0, 0.16))
         tone = 0.5 + 0.32 * np.sin(rings * 2) + 0.42 * (fibre - 0.5)
-        printed = _ramp(np.clip(tone, 0, 1), [(0, (82, 44, 18)), (0.45, (150, 92, 44)), (1, (222, 168, 104))])
+        printed = ramp(np.clip(tone, 0, 1), [(0, (82, 44, 18)), (0.45, (150, 92, 44)), (1, (222, 168, 104))])
     else:  # camouflage: three layers of blots
         printed = np.full((SIZE, SIZE, 3), (168, 146, 92), np.float32)
         for tint in ((92, 112, 50), (44, 38, 28), (214, 202, 160)):
@@ -579,7 +254,7 @@ def restate(image: np.ndarray, mask: np.ndarray, state: str, rng: np.random.Gene
         ValueError: unknown state.
     """
     _one_of(state, dict.fromkeys(STATES), "state")
-    pixels, luma, normal = image.astype(np.float32), luminance(image)[..., None], _normals(image, mask)
+    pixels, luma, normal = image.astype(np.float32), luminance(image)[..., None], normals(image, mask)
     rows = np.nonzero(mask)[0]
     down = np.clip((np.indices((SIZE, SIZE))[0] - rows.min()) / max(np.ptp(rows), 1), 0, 1)
     upward = np.clip(-normal[..., 1], 0, 1)
@@ -595,11 +270,11 @@ def restate(image: np.ndarray, mask: np.ndarray, state: str, rng: np.random.Gene
         mud = _soft_step(noise(rng, 34, 5) + 0.42 * down - 0.66, 7)
         splash = _soft_step(noise(rng, 9, 2) - 0.74, 14)
         cover = np.clip(0.9 * mud + 0.8 * splash, 0, 0.93)
-        earth = _ramp(noise(rng, 12, 3), [(0, (54, 36, 20)), (1, (122, 88, 54))]) * (0.55 + 0.7 * luma)
+        earth = ramp(noise(rng, 12, 3), [(0, (54, 36, 20)), (1, (122, 88, 54))]) * (0.55 + 0.7 * luma)
         changed = pixels * np.array([0.82, 0.78, 0.70]) * (1 - cover) + earth * cover
     elif state == "rusty":
         cover = 0.93 * _soft_step(noise(rng, 42, 5) - 0.36, 6)
-        crust = _ramp(noise(rng, 10, 4), [(0, (58, 24, 12)), (0.45, (138, 62, 24)), (0.8, (190, 98, 40)), (1, (214, 140, 74))])
+        crust = ramp(noise(rng, 10, 4), [(0, (58, 24, 12)), (0.45, (138, 62, 24)), (0.8, (190, 98, 40)), (1, (214, 140, 74))])
         changed = pixels * 0.72 * (1 - cover) + crust * (0.45 + 0.75 * luma) * cover
     elif state == "frosted":
         ice = noise(rng, 16, 5)
@@ -609,11 +284,11 @@ def restate(image: np.ndarray, mask: np.ndarray, state: str, rng: np.random.Gene
     elif state == "mossy":
         cover = 0.95 * _soft_step(noise(rng, 36, 5) + 0.35 * upward - 0.44, 7)
         tuft = noise(rng, 5, 3)
-        moss = _ramp(tuft, [(0, (22, 40, 10)), (0.5, (70, 104, 28)), (1, (150, 178, 66))]) * (0.62 + 0.55 * luma)
+        moss = ramp(tuft, [(0, (22, 40, 10)), (0.5, (70, 104, 28)), (1, (150, 178, 66))]) * (0.62 + 0.55 * luma)
         changed = pixels * 0.86 * (1 - cover) + moss * cover
     else:  # charred: soot everywhere, embers where the noise is thinnest
         soot = noise(rng, 30, 5)
-        black = _ramp(0.55 * soot + 0.45 * _shading(image, mask), [(0, (10, 9, 9)), (0.6, (44, 40, 38)), (1.1, (122, 116, 112))])
+        black = ramp(0.55 * soot + 0.45 * shading(image, mask), [(0, (10, 9, 9)), (0.6, (44, 40, 38)), (1.1, (122, 116, 112))])
         fissure = (np.clip(1 - np.abs(noise(rng, 24, 4) - 0.5) * 15, 0, 1) * np.clip((soot - 0.45) * 6, 0, 1)).astype(np.float32)
         glow = cv2.GaussianBlur(fissure, (0, 0), 3.0)[..., None]
         changed = black + np.array([190, 60, 8]) * np.clip(glow * 1.6, 0, 1) + np.array([120, 90, 30]) * fissure[..., None] ** 2

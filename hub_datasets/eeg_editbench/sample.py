@@ -24,14 +24,15 @@ import sklearn
 from decodehub.files import home, write_bytes
 from decodehub.loaders.images import encode_png, read_image
 
-from . import editor
-from .editor import SIZE, CutOut
+from . import editor, editor_fill, editor_pixels
+from .editor_pixels import SIZE, CutOut
 from .manifest import MANIFEST, Category, EditRow, Release, ReleaseRow, SourceRow, read_release, write_manifest
 
 RELEASE = "sample"
 _SKIMAGE = Path(skimage.__file__).parent / "data"
 _SKLEARN = Path(sklearn.__file__).parent / "datasets" / "images"
-_CODE = (Path(editor.__file__), Path(__file__), Path(__file__).with_name("sample_masks.json"))
+_MASKS = Path(__file__).with_name("sample_masks.json")
+_CODE = (*(Path(module.__file__) for module in (editor, editor_fill, editor_pixels)), Path(__file__), _MASKS)
 _PACKAGES = ("numpy", "scipy", "opencv-python-headless", "pillow", "scikit-image", "scikit-learn")
 _VERSIONS = "/".join(version(package) for package in _PACKAGES)
 CODE_HASH = hashlib.sha256(b"".join(path.read_bytes() for path in _CODE) + _VERSIONS.encode()).hexdigest()[:12]
@@ -204,7 +205,7 @@ class Subject(NamedTuple):
 
 @cache
 def _outlines() -> dict[str, Any]:
-    return json.loads(_CODE[2].read_text(encoding="utf-8"))
+    return json.loads(_MASKS.read_text(encoding="utf-8"))
 
 
 def _polygon(points: list[list[int]]) -> np.ndarray:
@@ -216,9 +217,9 @@ def _polygon(points: list[list[int]]) -> np.ndarray:
 def refine_mask(image: np.ndarray, mask: np.ndarray, *, slack: int = 4) -> np.ndarray:
     """A hand-drawn outline drawn to the object's edge by GrabCut, within `slack` pixels; its largest piece, without holes."""
     labels = np.full(mask.shape, cv2.GC_BGD, np.uint8)
-    labels[editor.dilate(mask, slack)] = cv2.GC_PR_BGD
+    labels[editor_pixels.dilate(mask, slack)] = cv2.GC_PR_BGD
     labels[mask] = cv2.GC_PR_FGD
-    labels[editor.dilate(mask, -slack)] = cv2.GC_FGD
+    labels[editor_pixels.dilate(mask, -slack)] = cv2.GC_FGD
     cv2.setRNGSeed(0)
     cv2.grabCut(np.ascontiguousarray(image[..., ::-1]), labels, None, np.zeros((1, 65)), np.zeros((1, 65)), 4, cv2.GC_INIT_WITH_MASK)
     found = ((labels == cv2.GC_FGD) | (labels == cv2.GC_PR_FGD)).astype(np.uint8)
@@ -237,11 +238,11 @@ def _subject(concept: Concept) -> Subject:
         mask = refine_mask(image, mask)
     part = _polygon(outlines["part"]) & mask if "part" in outlines else mask
     hole = mask | _polygon(outlines["hole"]) if "hole" in outlines else mask
-    behind = editor.remove_object(image, hole, editor.rng_for(RELEASE, concept.name, "removal"), smooth="smooth" in outlines)
-    cutout = editor.cut_out(image, mask)
+    behind = editor.remove_object(image, hole, editor_pixels.rng_for(RELEASE, concept.name, "removal"), smooth="smooth" in outlines)
+    cutout = editor_pixels.cut_out(image, mask)
     if "cutout" in outlines:
         wider = crop_photo(concept.photo, *outlines["cutout"]["crop"])
-        cutout = editor.cut_out(wider, _polygon(outlines["cutout"]["object"]))
+        cutout = editor_pixels.cut_out(wider, _polygon(outlines["cutout"]["object"]))
     return Subject(image, mask, part, behind, cutout)
 
 
@@ -311,7 +312,7 @@ def _edits(concept: Concept, subject: Subject, cutouts: dict[str, CutOut], words
               "state": concept.states}  # fmt: skip
     for subtype, names in values.items():
         for number, value in enumerate(names, start=1):
-            rng = editor.rng_for(RELEASE, concept.name, subtype, value)
+            rng = editor_pixels.rng_for(RELEASE, concept.name, subtype, value)
             pixels = attribute_edit(subject, subtype, value, rng, anchor="bottom" if concept.stands else "center")
             add("attribute", subtype, number, attribute_instruction(concept.words, subtype, value), pixels)
     for number, name in enumerate(concept.scenes, start=1):

@@ -42,5 +42,10 @@ class RidgeRetrievalConfig(PreTrainedConfig):
         if not self.alpha > 0:
             raise ValueError(f"alpha must be positive, got {self.alpha!r}")
 
+    @classmethod
+    def tiny(cls) -> RidgeRetrievalConfig:
+        """A configuration small enough for tests."""
+        return cls(n_channels=4, n_times=10, embed_dim=6)
+
 
 __all__ = ["RidgeRetrievalConfig"]

@@ -87,6 +87,13 @@ class RidgeRetrievalModel(PreTrainedModel):
 
     # ----------------------------------------------------------------------------------------------------------------- prediction
 
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """Inputs of the right shapes: two queries, three candidates."""
+        config, generator = self.config, torch.Generator().manual_seed(0)
+        eeg = torch.randn(2, config.n_channels, config.n_times, generator=generator)
+        return {"eeg": eeg, "image_features": torch.randn(3, config.embed_dim, generator=generator)}
+
     def get_eeg_features(self, eeg: Tensor) -> Tensor:
         """Predicted image features of EEG epochs.
 

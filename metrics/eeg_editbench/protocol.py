@@ -29,7 +29,7 @@ from decodehub.records import (
 )
 
 from .aggregate import Aggregate, aggregate
-from .benchmark import Benchmark, make_benchmark
+from .benchmark import Benchmark, load_benchmark, make_benchmark
 from .scoring import MetricKey, Plan, RunScores, Settings, prepare, score_run
 
 BENCHMARK_ID = "eeg-editbench"
@@ -236,6 +236,16 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
     settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
     # One run at a time is read and dropped: memory does not grow with the number of runs.
     return score_runs(benchmark, (_load_run(folder, run) for run in record.runs), settings)
+
+
+def smoke() -> dict[str, float]:
+    """Headline numbers of random scores on the sample: near chance."""
+    benchmark = load_benchmark("sample")
+    rng = np.random.default_rng(0)
+    q, e = len(benchmark.concepts), len(benchmark.edit_ids)
+    runs = [Predictions(s, 0, *(rng.standard_normal(shape) for shape in ((q, q), (q, e), (q, q)))) for s in range(1, 5)]
+    metrics = score_runs(benchmark, runs).metrics
+    return {m.name: m.value for m in metrics if m.name in ("top1", "ep_top1", "two_afc") and not m.slice and m.value is not None}
 
 
 def load_table(folder: Path, record: ResultRecord) -> Benchmark:
