@@ -177,31 +177,32 @@ def many_runs(rng: np.random.Generator, b: Benchmark, runs: int, distinct: int) 
             save_file(embeddings(rng, b, np.float32), files[-1])
 
         def floor() -> None:
-            for i in range(runs):
+            for i in range(per_model):
                 products(load_file(files[i % len(files)]))
 
         def whole() -> None:
-            values = np.array([ours(plan, load_file(files[i % len(files)])).values for i in range(runs)])
-            for start in range(0, runs - per_model + 1, per_model):
-                aggregate(grid, values[start : start + per_model])
+            values = np.array([ours(plan, load_file(files[i % len(files)])).values for i in range(per_model)])
+            aggregate(grid, values)
 
         floor()
+        whole()
         pairs = []
-        for _ in range(3):  # in turn, so that a slow spell of the machine meets both
-            start = time.perf_counter()
+        for _ in range(runs // per_model):  # model by model in turn, so that a slow spell of the machine meets both
+            start = time.perf_counter(), time.process_time()
             floor()
-            middle = time.perf_counter()
+            middle = time.perf_counter(), time.process_time()
             whole()
-            pairs.append((middle - start, time.perf_counter() - middle))
-    ratios = [b_ / a for a, b_ in pairs]
-    base, total = min(p[0] for p in pairs), min(p[1] for p in pairs)
+            end = time.perf_counter(), time.process_time()
+            pairs.append([(middle[k] - start[k], end[k] - middle[k]) for k in (0, 1)])
+    wall, cpu = ([p[k] for p in pairs] for k in (0, 1))
     print(
-        f"(b) {runs} runs of {len(files)} distinct files, {runs // per_model} models x {SUBJECTS} subjects x {SEEDS} seeds, {len(plan.null_keys)} numbers with CIs"
+        f"(b) {runs} runs, {len(files)} distinct files, {len(pairs)} models x {SUBJECTS} subjects x {SEEDS} seeds, {len(plan.null_keys)} numbers, all with CIs"
     )
-    print(f"    reading and matrix products {base:8.2f} s")
-    print(
-        f"    scored and aggregated       {total:8.2f} s   ratio {statistics.median(ratios):.2f} (median of {', '.join(f'{r:.2f}' for r in ratios)})"
-    )
+    print(f"    reading and matrix products {sum(a for a, _ in wall):8.2f} s")
+    print(f"    scored and aggregated       {sum(b for _, b in wall):8.2f} s")
+    for name, times in (("wall", wall), ("processor", cpu)):
+        ratios = sorted(b / a for a, b in times)
+        print(f"    ratio, {name} time: median over models {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
 def main() -> None:

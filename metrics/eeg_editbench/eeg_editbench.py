@@ -144,7 +144,7 @@ def _row(prediction: dict) -> dict:
     """The row with every field of the schema; the library has no optional ones."""
     if unknown := set(prediction) - set(FEATURES["predictions"]):
         raise ValueError(f"a row of predictions has the unknown fields {sorted(unknown)}; it takes {list(FEATURES['predictions'])}")
-    if missing := [name for name in ("source_scores", "edit_scores") if name not in prediction]:
+    if missing := [name for name in ("source_scores", "edit_scores") if prediction.get(name) is None]:
         raise ValueError(f"a row of predictions lacks {missing}; found {sorted(prediction)}")
     return {"null_scores": None, **prediction}
 

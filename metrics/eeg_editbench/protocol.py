@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from decodehub.files import atomic_path, inside, read_data, sha256_file, write_json
+from decodehub.files import atomic_path, canonical_json, inside, read_data, sha256_file, write_json
 from decodehub.records import (
     BenchmarkInfo,
     Coverage,
@@ -66,13 +66,14 @@ def cosine_scores(queries: np.ndarray, images: np.ndarray) -> np.ndarray:
     left, right = _matrices(queries, images)
     lengths = []
     for x, name in ((left, "query"), (right, "image")):
-        length = np.sqrt(np.einsum("nd,nd->n", x, x))
+        length = np.sqrt(np.vecdot(x, x))
         if len(bad := np.flatnonzero(~(np.isfinite(length) & (length > 0)))):
             _check_rows(x, name)  # a value that is not finite is the better error
             raise ValueError(f"{name} embeddings: {len(bad)} rows have no direction (zero, or too large), the first is row {bad[0]}")
         lengths.append(length)
-    # Dividing the products, not the vectors, spares a copy of all image embeddings.
-    return left @ right.T / lengths[0][:, None] / lengths[1]
+    scores = right @ (left / lengths[0][:, None]).T
+    scores /= lengths[1][:, None]  # dividing the products, not the vectors, spares a copy of all image embeddings
+    return scores.T  # an image's scores lie together, which is how `score_run` reads them
 
 
 def dot_scores(queries: np.ndarray, images: np.ndarray) -> np.ndarray:
@@ -100,31 +101,40 @@ def save_predictions(path: Path, predictions: Predictions, benchmark: Benchmark)
     tensors = {"source_scores": predictions.source_scores, "edit_scores": predictions.edit_scores}
     if predictions.null_scores is not None:
         tensors["null_scores"] = predictions.null_scores
-    metadata = {"subject": str(predictions.subject), "seed": str(predictions.seed), "benchmark": benchmark.content_hash}
+    # One entry: safetensors writes several in an order that differs from process to process.
+    run = {"subject": predictions.subject, "seed": predictions.seed, "benchmark": benchmark.content_hash}
+    metadata = {"run": canonical_json(run)}
     with atomic_path(path) as part:
         save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, part, metadata=metadata)
     return sha256_file(path)
 
 
-def load_predictions(path: Path) -> Predictions:
+def load_predictions(path: Path, benchmark: Benchmark | None = None) -> Predictions:
     """Read one run's score matrices.
 
+    Args:
+        path: a file of `save_predictions`.
+        benchmark: the table that it must have been saved for, or None to take it as it is.
+
     Raises:
-        ValueError: not a predictions file of this benchmark.
+        ValueError: not a predictions file, or one of another benchmark table.
     """
     try:
         with safe_open(path, framework="numpy") as f:
             names, metadata = set(f.keys()), f.metadata() or {}
             if not {"source_scores", "edit_scores"} <= names:
-                raise ValueError(f"{path} has the tensors {sorted(names)}, expected source_scores and edit_scores")
+                raise ValueError(f"it has the tensors {sorted(names)}, expected source_scores and edit_scores")
+            run = json.loads(metadata["run"])
+            subject, seed, table = int(run["subject"]), int(run["seed"]), run["benchmark"]
             null = f.get_tensor("null_scores") if "null_scores" in names else None
-            return Predictions(
-                int(metadata["subject"]), int(metadata["seed"]), f.get_tensor("source_scores"), f.get_tensor("edit_scores"), null
-            )
+            found = Predictions(subject, seed, f.get_tensor("source_scores"), f.get_tensor("edit_scores"), null)
     except KeyError as error:
         raise ValueError(f"{path} does not say its {error}: it was not written by save_predictions") from None
     except Exception as error:  # safetensors has its own error class for damaged files
         raise ValueError(f"{path} cannot be read as predictions: {error}") from None
+    if benchmark is not None and table != benchmark.content_hash:
+        raise ValueError(f"{path} was saved for another benchmark table: expected {benchmark.content_hash}, found {table}")
+    return found
 
 
 def check_predictions(predictions: Predictions, benchmark: Benchmark) -> None:
@@ -206,6 +216,7 @@ def make_record(
         runs.append(Run(subject=run.subject, seed=run.seed, predictions=name, sha256=save_predictions(folder / name, run, benchmark)))
     write_json(folder / TABLE, {"release": benchmark.release, **benchmark.rows})
     protocol = {**dataclasses.asdict(scored.plan.settings), "similarity": similarity, "distance_encoder": distance_encoder}
+    protocol = dict(sorted(protocol.items()))  # as it is read back, so that a report made from either is the same
     record = ResultRecord(
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=benchmark.release, content_hash=benchmark.content_hash, table=TABLE),
         protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
@@ -233,9 +244,12 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
     benchmark = load_table(folder, record)
     known = {field.name for field in dataclasses.fields(Settings)}
-    settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
+    try:
+        settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
+    except ValueError as error:
+        raise RecordError(f"protocol.settings of the record: {error}") from None
     # One run at a time is read and dropped: memory does not grow with the number of runs.
-    return score_runs(benchmark, (_load_run(folder, run) for run in record.runs), settings)
+    return score_runs(benchmark, (_load_run(folder, run, benchmark) for run in record.runs), settings)
 
 
 def smoke() -> dict[str, float]:
@@ -250,19 +264,21 @@ def smoke() -> dict[str, float]:
 
 def load_table(folder: Path, record: ResultRecord) -> Benchmark:
     """The benchmark table saved beside a record, checked against the record's content hash."""
-    path = inside(folder, record.benchmark.table)
+    path = Path(folder) / record.benchmark.table
     try:
-        table = json.loads(read_data(path))
+        table = json.loads(read_data(inside(folder, record.benchmark.table)))
         benchmark = make_benchmark(table["release"], table["sources"], table["edits"])
-    except (FileNotFoundError, ValueError, KeyError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} is not the table of this record: {error}") from None
+    if benchmark.release != record.benchmark.release:
+        raise RecordError(f"{path} is of release {benchmark.release!r}, the record says {record.benchmark.release!r}")
     if benchmark.content_hash != record.benchmark.content_hash:
         raise RecordError(f"{path} is another table: expected {record.benchmark.content_hash}, found {benchmark.content_hash}")
     return benchmark
 
 
-def _load_run(folder: Path, run: Run) -> Predictions:
-    predictions = load_predictions(inside(folder, run.predictions))
+def _load_run(folder: Path, run: Run, benchmark: Benchmark) -> Predictions:
+    predictions = load_predictions(inside(folder, run.predictions), benchmark)
     if (predictions.subject, predictions.seed) != (run.subject, run.seed):
         raise RecordError(
             f"{run.predictions} is of subject {predictions.subject}, seed {predictions.seed}, the record says {run.subject}, {run.seed}"

@@ -40,6 +40,16 @@ class Settings:
     distance_min_edits: int = 20
     distance_interval_weight: Literal["edits", "equal"] = "edits"
 
+    def __post_init__(self) -> None:
+        for name, valid, what in (
+            ("distance_bins", _is_number(self.distance_bins, int, 1), "a whole number from 1"),
+            ("distance_width", _is_number(self.distance_width, (int, float), 1e-6), "a positive number"),
+            ("distance_min_edits", _is_number(self.distance_min_edits, int, 1), "a whole number from 1"),
+            ("distance_interval_weight", self.distance_interval_weight in ("edits", "equal"), "'edits' or 'equal'"),
+        ):
+            if not valid:
+                raise ValueError(f"{name} must be {what}, found {getattr(self, name)!r}")
+
 
 class MetricKey(NamedTuple):
     """What a number is: its name, the slice of the benchmark it is of, unit, direction, chance level (None: none is defined)."""
@@ -173,7 +183,7 @@ def score_run(plan: Plan, source_scores: np.ndarray, edit_scores: np.ndarray, nu
 
     own = edit_scores[b.query, np.arange(n_edits)]
     matched = np.diagonal(source_scores)
-    source_of_edit = source_scores[:, b.query]
+    source_of_edit = _columns(source_scores, b.query)
     wins = matched[b.query] > own
     better = _candidates_not_below(source_scores, matched)
     lost = np.bincount(b.query, weights=~wins, minlength=n_queries)
@@ -189,7 +199,7 @@ def score_run(plan: Plan, source_scores: np.ndarray, edit_scores: np.ndarray, nu
         null_matched = np.diagonal(null_scores)
         head.append(_percent(_candidates_not_below(null_scores, null_matched) < 1))
         ties["null_top1"] = int(((null_scores == null_matched[:, None]).sum(1) > 1).sum())
-        null_of_edit = null_scores[:, b.query]
+        null_of_edit = _columns(null_scores, b.query)
         null_wins = null_matched[b.query] > own
         outcomes += [matched[b.query] > null_matched[b.query], null_wins, _mismatched(null_of_edit > edit_scores, null_wins)]
 
@@ -236,6 +246,10 @@ def ep_top1_chance(plan: Plan) -> float:
     return float(100.0 * (1.0 / (1 + plan.scored[plan.scored > 0])).mean())
 
 
+def _is_number(value: object, kind: type | tuple[type, ...], least: float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and least <= value < np.inf  # type: ignore[operator]
+
+
 def _percent(right: np.ndarray) -> float:
     return 100.0 * np.count_nonzero(right) / len(right)
 
@@ -247,7 +261,18 @@ def _candidates_not_below(scores: np.ndarray, matched: np.ndarray) -> np.ndarray
 
 def _mismatched(outcome: np.ndarray, matched: np.ndarray) -> np.ndarray:
     """For how many of the Q - 1 other queries the outcome holds, (Q, E) bool to (E,) int (section S5.1)."""
-    return np.count_nonzero(outcome, axis=0) - matched.astype(np.int64)
+    return _count(outcome) - matched.astype(np.int64)
+
+
+def _columns(scores: np.ndarray, index: np.ndarray) -> np.ndarray:
+    # As rows of the transpose, which is a copy of whole rows where an image's scores lie together.
+    return scores.T[index].T
+
+
+def _count(outcome: np.ndarray) -> np.ndarray:
+    """Number of true values in each column, (Q, E) bool to (E,) int64; bytes are summed as bytes, which is several times faster."""
+    flags = outcome.T.view(np.uint8)
+    return np.sum([flags[:, i : i + 255].sum(1, dtype=np.uint8).astype(np.int64) for i in range(0, flags.shape[1], 255)], axis=0)
 
 
 def _target_alignment(plan: Plan, source_scores: np.ndarray, edit_scores: np.ndarray, margins: np.ndarray) -> list[float]:
@@ -258,8 +283,8 @@ def _target_alignment(plan: Plan, source_scores: np.ndarray, edit_scores: np.nda
     target, query = b.target[edits], b.query[edits]
     source_at_target = source_scores[target, query]
     edit_at_target = edit_scores[target, edits]
-    rank_source = (~(source_at_target > source_scores[:, query])).sum(0)
-    rank_edit = (~(edit_at_target > edit_scores[:, edits])).sum(0)
+    rank_source = _count(~(source_at_target > _columns(source_scores, query)))
+    rank_edit = _count(~(edit_at_target > _columns(edit_scores, edits)))
     gain = edit_at_target.astype(np.float64) - source_at_target
     return [float(np.mean(v, dtype=np.float64)) for v in (margins[edits], gain, source_at_target, edit_at_target, rank_source, rank_edit)]
 
