@@ -21,7 +21,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (the first time takes some minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep -E '^(torch|torchvision)==' constraints.txt) 'setuptools>=77'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision 'setuptools>=77'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
 	@touch $@
 
