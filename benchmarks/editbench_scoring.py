@@ -24,8 +24,8 @@ from safetensors.numpy import load_file, save_file
 
 from decodehub.metrics.eeg_editbench.aggregate import aggregate
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
-from decodehub.metrics.eeg_editbench.protocol import cosine_scores
 from decodehub.metrics.eeg_editbench.scoring import Plan, RunScores, prepare, score_run
+from decodehub.metrics.eeg_editbench.similarity import score_embeddings
 
 Q, D, SUBJECTS, SEEDS = 200, 1024, 10, 5
 COUNTS = {  # table S2
@@ -77,7 +77,7 @@ def embeddings(rng: np.random.Generator, b: Benchmark, dtype: Any) -> dict[str, 
 
 
 def ours(plan: Plan, x: dict[str, np.ndarray]) -> RunScores:
-    return score_run(plan, *(cosine_scores(x["eeg"], x[name]) for name in ("sources", "edits", "nulls")))
+    return score_run(plan, *score_embeddings(x["eeg"], x["sources"], x["edits"], x["nulls"]))
 
 
 def products(x: dict[str, np.ndarray]) -> None:

@@ -58,11 +58,14 @@ def run_job(
     done = _read_done(folder)
     report = Report([], [], {})
     keys = list(items)[rank::world]
-    with (folder / f"done-{rank}.jsonl").open("a", encoding="utf-8") as log:
+    log_path = folder / f"done-{rank}.jsonl"
+    unfinished = log_path.is_file() and not log_path.read_bytes().endswith(b"\n")
+    with log_path.open("a", encoding="utf-8") as log:
+        if unfinished:  # the line of a killed process: the next one must not run into it
+            log.write("\n")
         for key in tqdm(keys, desc=label, disable=not progress or rank != 0):
             path = inside(folder, key)
-            record = done.get(key)
-            if record is not None and record["settings"] == settings_hash and path.is_file() and sha256_file(path) == record["sha256"]:
+            if key in done and path.is_file() and (settings_hash, sha256_file(path)) in done[key]:
                 report.reused.append(key)
                 continue
             try:
@@ -91,13 +94,14 @@ def raise_if_failed(report: Report, label: str) -> None:
         raise JobFailed(f"{len(report.failed)} of {total} {label} failed; run again to retry only these:\n" + "\n".join(lines) + more)
 
 
-def _read_done(folder: Path) -> dict[str, dict[str, str]]:
-    done = {}
+def _read_done(folder: Path) -> dict[str, set[tuple[str, str]]]:
+    """By key, every pair of settings hash and file hash that any process has noted; the logs of several have no common order."""
+    done: dict[str, set[tuple[str, str]]] = {}
     for file in sorted(folder.glob("done-*.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
                 record = json.loads(line)
-                done[record["key"]] = record
+                done.setdefault(record["key"], set()).add((record["settings"], record["sha256"]))
             except (json.JSONDecodeError, KeyError, TypeError):  # the line that a killed process did not finish
                 continue
     return done

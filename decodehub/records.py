@@ -152,7 +152,7 @@ def protocol_hash(name: str, settings: Mapping[str, Any]) -> str:
 def environment(*, device: str, dtype: str, seed: int | None = None) -> dict[str, Any]:
     """Versions, device and threads of this process; names no user, path or variable."""
     packages = {}
-    for name in PACKAGES:
+    for name in sorted(PACKAGES):
         try:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

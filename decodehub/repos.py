@@ -72,6 +72,8 @@ def export_dataset(entry: Entry, **options: Any) -> Path:
             (part / name / "dataset_info.json").unlink(missing_ok=True)
             configs[name] = {"data_files": data_files, **({"default": True} if name == cls.DEFAULT_CONFIG_NAME else {})}
             infos[name] = builder.info
+        for lock in part.glob("*.lock"):  # left by `datasets`; no part of what is published
+            lock.unlink()
         card = DatasetCard(card_text)
         infos.to_dataset_card_data(card.data)
         configs.to_dataset_card_data(card.data)

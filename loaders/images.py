@@ -7,12 +7,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from decodehub.files import read_data
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 50_000_000
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # no format whose decoder starts another program, as EPS does
 
 
 def decode_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -21,7 +22,7 @@ def decode_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXE
     Alpha is composited on white, EXIF orientation is applied, the first frame of an animation is taken.
 
     Args:
-        data: an encoded image (PNG, JPEG, WebP, ...).
+        data: an encoded image in one of `FORMATS`.
         name: what to call the image in an error.
         max_pixels: largest width times height.
 
@@ -31,16 +32,18 @@ def decode_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXE
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(io.BytesIO(data))
-            width, height = image.size
-            if width * height > max_pixels:
-                raise ValueError(f"{name} has {width} x {height} pixels, more than the {max_pixels:,} allowed: shrink it first")
-            image = ImageOps.exif_transpose(image)
+            image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ValueError(f"{name} is too large to decode safely ({error}): shrink it first") from None
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"{name} cannot be read as an image ({error}): check that the file is whole and really an image") from None
+    except Exception as error:  # decoders have many error classes of their own
+        raise ValueError(
+            f"{name} cannot be read as an image ({error}): check that the file is whole and one of {', '.join(FORMATS)}"
+        ) from None
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ValueError(f"{name} has {width} x {height} pixels, more than the {max_pixels:,} allowed: shrink it first")
     try:
+        image = ImageOps.exif_transpose(image)
         if image.mode in ("I", "I;16", "I;16B", "I;16L"):
             image = Image.fromarray((np.asarray(image, dtype=np.float64) / 257).round().clip(0, 255).astype(np.uint8))
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
@@ -48,8 +51,8 @@ def decode_image(data: bytes, *, name: str = "image", max_pixels: int = MAX_PIXE
             white = Image.new("RGBA", image.size, "white")
             return Image.alpha_composite(white, image).convert("RGB")
         return image.convert("RGB")
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"{name} is cut short or damaged ({error}): fetch it again") from None
+    except Exception as error:
+        raise ValueError(f"{name} cannot be read as an image ({error}): it is cut short or damaged, fetch it again") from None
 
 
 def read_image(path: Path | str, *, max_pixels: int = MAX_PIXELS) -> Image.Image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +73,8 @@ def render(record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> str:
         _all_numbers(record),
         _provenance(record),
     ]
-    return _PAGE.replace("{title}", f"EEG-EditBench: {_esc(record.model.id)}").replace("{body}", "\n".join(part for part in parts if part))
+    places = {"{title}": f"EEG-EditBench: {_esc(record.model.id)}", "{body}": "\n".join(part for part in parts if part)}
+    return re.sub(r"\{title\}|\{body\}", lambda place: places[place[0]], _PAGE)
 
 
 def headline(record: ResultRecord) -> list[tuple[str, Metric]]:

@@ -161,6 +161,7 @@ def _runs(training: np.ndarray, features: dict[str, np.ndarray], snr: float) -> 
     from decodehub.hub_models.eeg_retrieval import RidgeRetrievalConfig, RidgeRetrievalModel
     from decodehub.loaders.simulate_eeg import SimulationSettings, simulate_eeg
     from decodehub.metrics.eeg_editbench.protocol import Predictions
+    from decodehub.metrics.eeg_editbench.similarity import score_embeddings
 
     settings = SimulationSettings(snr=snr, latent_dim=LATENT_DIM)
     for subject in SUBJECTS:
@@ -174,8 +175,9 @@ def _runs(training: np.ndarray, features: dict[str, np.ndarray], snr: float) -> 
             model.eval()
             with torch.inference_mode():
                 queries = model.get_eeg_features(torch.from_numpy(eeg.test))
-                scores = {name: model.score(queries, torch.from_numpy(x)).numpy() for name, x in features.items()}
-            yield Predictions(subject, seed, scores["sources"], scores["edits"], scores["nulls"]), model.num_parameters()
+                centre = model.image_mean.numpy()  # the model's own score is the cosine less the mean training feature
+                scores = score_embeddings(queries.numpy() - centre, *(features[name] - centre for name in ("sources", "edits", "nulls")))
+            yield Predictions(subject, seed, *scores), model.num_parameters()
 
 
 def _concept_of(stimuli: Stimuli) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+
+from decodehub.files import POINTER_MAX_BYTES, pointer_kind
 
 if TYPE_CHECKING:
     from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
@@ -45,17 +48,19 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
             files = {}
             for column, sub in columns.items():
                 if row[column] is not None:
-                    files[column] = f"{sub}/{i:04d}_{row.get('edit_id') or row['concept']}{Path(row[column]['path']).suffix}"
+                    name = re.sub(r"[^A-Za-z0-9._-]", "_", row.get("edit_id") or row["concept"])
+                    files[column] = f"{sub}/{i:04d}_{name}{Path(row[column]['path'] or '.png').suffix}"
                     write_bytes(folder / files[column], row[column]["bytes"])
             label = {
                 k: data.features[k].int2str(row[k]) if hasattr(data.features[k], "int2str") and row[k] is not None else row[k] for k in row
             }
             plain = {k: v for k, v in label.items() if k not in ("image", "null_image", "source_image", "edited_image")}
             rows.append({"row": i, **files, **plain})
-        with (folder / f"{config}.csv").open("w", newline="", encoding="utf-8") as f:
-            writer = csv.DictWriter(f, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        write_bytes(folder / f"{config}.csv", text.getvalue().encode())
     typer.echo(f"{folder}: sources.csv and edits.csv say which file is which row")
 
 
@@ -78,11 +83,10 @@ def score(
     Example: decodehub editbench score --eeg E.npy --sources S.npy --edits D.npy --data-dir sample --model me/nice
     """
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
-    from decodehub.metrics.eeg_editbench.protocol import SIMILARITIES, Predictions, make_record
+    from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
+    from decodehub.metrics.eeg_editbench.similarity import score_embeddings
     from decodehub.records import ModelInfo
 
-    if similarity not in SIMILARITIES:
-        raise ValueError(f"--similarity must be one of {sorted(SIMILARITIES)}, found {similarity!r}")
     benchmark = load_benchmark(data_dir)
     runs = [_run_of(path, len(eeg)) for path in eeg]
     files = {"--sources": _per_run(sources, len(eeg)), "--edits": _per_run(edits, len(eeg)), "--nulls": _per_run(nulls or [], len(eeg))}
@@ -96,8 +100,8 @@ def score(
     for i, (subject, seed) in enumerate(runs):
         paths = {"--eeg": eeg[i], **{name: per_run[i] for name, per_run in files.items()}}
         arrays = {name: _load(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
-        scores = {name: SIMILARITIES[similarity](arrays["--eeg"], arrays[name]) for name in files if name in arrays}
-        predictions.append(Predictions(subject, seed, scores["--sources"], scores["--edits"], scores.get("--nulls")))
+        images = (arrays["--sources"], arrays["--edits"], arrays.get("--nulls"))
+        predictions.append(Predictions(subject, seed, *score_embeddings(arrays["--eeg"], *images, similarity)))
     record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
     finish(out, record, scored, data_dir)
 
@@ -161,13 +165,14 @@ def finish(folder: Path, record: ResultRecord, scored: ScoredRuns, data_dir: str
 
 def headline_table(record: ResultRecord) -> Any:
     """The headline numbers of a record as a rich table."""
+    from rich.markup import escape
     from rich.table import Table
 
     from ._editbench_report import headline, interval, number
 
     n = record.metrics[0].n
     table = Table(
-        title=f"{record.model.id} on EEG-EditBench, release {record.benchmark.release} ({n} subjects, {len(record.runs)} runs)",
+        title=f"{escape(record.model.id)} on EEG-EditBench, release {escape(record.benchmark.release)} ({n} subjects, {len(record.runs)} runs)",
         title_justify="left",
     )
     for column, justify in (("", "left"), ("mean ± SD", "right"), ("95 % CI", "right"), ("chance", "right")):
@@ -215,8 +220,8 @@ def _undecoded(data: Any) -> Any:
 
 def _run_of(path: Path, n_runs: int) -> tuple[int, int]:
     subject, seed = re.search(r"sub-?0*(\d+)", path.stem), re.search(r"seed-?0*(\d+)", path.stem)
-    if subject is None and seed is None and n_runs == 1:
-        return 1, 0
+    if n_runs == 1:
+        return int(subject[1]) if subject else 1, int(seed[1]) if seed else 0
     if subject is None or seed is None:
         raise ValueError(f"{path.name}: with several runs each file name must say subject and seed, such as sub-01_seed-0.npy")
     return int(subject[1]), int(seed[1])
@@ -233,13 +238,18 @@ def _per_run(files: Sequence[Path], n_runs: int) -> list[Path | None]:
 
 
 def _load(path: Path, option: str, rows: int, release: str) -> np.ndarray:
-    from decodehub.files import read_data
-
+    if not path.is_file():
+        raise FileNotFoundError(f"{option} {path} does not exist")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{option} {path} is empty")
     try:
-        read_data(path)
-        array = np.load(path, allow_pickle=False)
+        # Reads the header alone before any memory is taken, and never unpickles.
+        array = np.array(np.lib.format.open_memmap(path, mode="r"))
     except ValueError as error:
-        raise ValueError(f"{option} {path} is not a plain .npy array: {error}") from None
+        with path.open("rb") as f:
+            kind = pointer_kind(f.read(POINTER_MAX_BYTES + 1))
+        what = f"a {kind} pointer in place of the data: fetch it" if kind else f"not a plain .npy array ({error})"
+        raise ValueError(f"{option} {path} is {what}") from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != rows:
         found = f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         raise ValueError(f"{option} {path} has {found}; release {release!r} needs {rows} rows (order: decodehub editbench export)")

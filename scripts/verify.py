@@ -74,10 +74,11 @@ def main(record: Annotated[Path, typer.Argument(help="Folder of a record, or its
     Example: decodehub verify runs/demo
     """
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console()
     found, differences = verify(record)
-    headline = f"{found.model.id} on {found.benchmark.id}, release {found.benchmark.release}"
+    headline = escape(f"{found.model.id} on {found.benchmark.id}, release {found.benchmark.release}")
     if differences:
         console.print(f"[bold red]NOT VERIFIED[/bold red]: {headline}: {len(differences)} numbers differ from the saved predictions")
         for d in differences[:20]:

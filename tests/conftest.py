@@ -110,6 +110,12 @@ def write_tiny_release(folder: Path, *, concepts: int = 6, nulls: bool = True, r
     return folder
 
 
+@pytest.fixture(scope="session")
+def make_release():
+    """`write_tiny_release`, for tests that want other sizes or several releases."""
+    return write_tiny_release
+
+
 @pytest.fixture
 def tiny_release(tmp_path: Path) -> Path:
     """Folder of a small release, own to the test."""

@@ -158,18 +158,22 @@ def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "edits
 
 
 @functools.lru_cache(maxsize=8)
-def _read(folder: Path, stamp: tuple[int, int]) -> tuple[Release, str]:
+def _read(folder: Path, stamp: str) -> tuple[Release, str]:
     release = read_release(folder)
     return release, sha256_bytes(f"{VERSION} {release_fingerprint(release)}".encode())
 
 
-def _stamp(folder: Path) -> tuple[int, int]:
-    """Changes when a file in the folder does, so that the (costlier) fingerprint is taken once a state of the folder."""
-    newest, count = 0, 0
+def _stamp(folder: Path) -> str:
+    """Changes when a file in the folder does, so that the (costlier) fingerprint is taken once a state of the folder.
+
+    The change time is in it: a file may be replaced by one with an older modification time (``rsync -a``, ``cp -p``).
+    """
+    states = []
     for base, _, files in os.walk(folder):
         for name in files:
-            newest, count = max(newest, os.stat(os.path.join(base, name), follow_symlinks=False).st_mtime_ns), count + 1  # noqa: PTH116, PTH118
-    return newest, count
+            s = os.stat(os.path.join(base, name), follow_symlinks=False)  # noqa: PTH116, PTH118
+            states.append((base, name, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
+    return sha256_bytes(repr(sorted(states)).encode())
 
 
 def _source_row(release: Release, source: SourceRow, index: int, *, null: bool = True) -> dict[str, Any]:

@@ -15,6 +15,7 @@ score matrix. Paths are relative to the folder, with ``/`` between their parts.
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -33,6 +34,8 @@ Family = Literal["identity", "attribute", "background", "removal"]
 Subtype = Literal["near", "medium", "far", "color", "material", "texture", "shape", "state"]
 Category = Literal["animal", "vehicle", "food", "clothing", "tool", "artifact", "other"]
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
+# A concept becomes part of file names (`decodehub editbench export`).
+_Concept = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]+$", max_length=200)]
 
 
 class _Row(BaseModel):
@@ -55,7 +58,7 @@ class SourceRow(_Row):
     """One viewed image: its concept, its file, the null edit of it when there is one, its source category."""
 
     row: Literal["source"] = "source"
-    concept: _Name
+    concept: _Concept
     image: _Name
     null_image: _Name | None = None
     source_category: Category
@@ -67,11 +70,11 @@ class EditRow(_Row):
 
     row: Literal["edit"] = "edit"
     edit_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
-    concept: _Name
+    concept: _Concept
     image: _Name
     family: Family
     subtype: Subtype | None = None
-    target_concept: _Name | None = None
+    target_concept: _Concept | None = None
     instruction: _Name
     visual_distance: Annotated[float, Field(ge=0, le=2)] | None = None
     votes: list[bool] = Field(default_factory=list, max_length=3)
@@ -130,11 +133,13 @@ def read_release(folder: Path | str) -> Release:
         raise ManifestError(f"{folder} is not a folder: give the folder that holds {MANIFEST} and its images")
     try:
         text = read_data(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
     except (FileNotFoundError, ValueError) as error:
         raise ManifestError(f"{error}; a release folder holds {MANIFEST} and the images that it names") from None
 
     rows: list[tuple[int, ReleaseRow | SourceRow | EditRow]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would also break at a U+2028 within a text
         if line.strip():
             rows.append((number, _parse(line, f"{path}, row {number}")))
     if not rows or not isinstance(rows[0][1], ReleaseRow):
@@ -159,9 +164,9 @@ def read_release(folder: Path | str) -> Release:
         for image in (row.image, getattr(row, "null_image", None)):
             if image is not None:
                 _check_file(folder, image, where)
-                if image in images:
-                    raise ManifestError(f"{where}: image {image!r} already belongs to {images[image]}; each row has its own file")
-                images[image] = f"row {number}"
+                if (file := posixpath.normpath(image)) in images:
+                    raise ManifestError(f"{where}: image {image!r} already belongs to {images[file]}; each row has its own file")
+                images[file] = f"row {number}"
 
     for number, row in rows[1:]:
         if isinstance(row, EditRow):
@@ -221,10 +226,10 @@ def _images(row: SourceRow | EditRow) -> list[str]:
 def _parse(line: str, where: str) -> ReleaseRow | SourceRow | EditRow:
     try:
         raw = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not JSONDecodeError alone: numbers and nestings without end
         raise ManifestError(f"{where}: not JSON ({error}); one object a line") from None
     kind = raw.get("row") if isinstance(raw, dict) else None
-    if kind not in _ROWS:
+    if not isinstance(kind, str) or kind not in _ROWS:
         raise ManifestError(f"{where}: 'row' must be one of {list(_ROWS)}, found {kind!r}")
     if kind == "release" and isinstance(raw.get("schema_version"), int) and raw["schema_version"] > SCHEMA_VERSION:
         raise ManifestError(f"{where}: schema_version {raw['schema_version']} is newer than {SCHEMA_VERSION}: update decodehub")
@@ -243,6 +248,10 @@ def _check_file(folder: Path, relative: str, where: str) -> None:
         path = inside(folder, relative)
     except ValueError as error:
         raise ManifestError(f"{where}: {error}") from None
+    if path.is_symlink() and not path.exists():
+        raise ManifestError(
+            f"{where}: image {relative!r} is a link to {path.readlink()}, which is not there (git-annex: run 'datalad get')"
+        )
     if not path.is_file():
         raise ManifestError(f"{where}: image {relative!r} is missing from {folder}")
 

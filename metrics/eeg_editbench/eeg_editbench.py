@@ -7,8 +7,9 @@ import evaluate
 import numpy as np
 
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
-from decodehub.metrics.eeg_editbench.protocol import SIMILARITIES, Predictions, check_predictions
+from decodehub.metrics.eeg_editbench.protocol import Predictions, check_predictions
 from decodehub.metrics.eeg_editbench.scoring import prepare, score_run
+from decodehub.metrics.eeg_editbench.similarity import score_embeddings
 
 DESCRIPTION = """\
 EEG-EditBench asks whether an EEG-to-image retrieval model tells the viewed image from controlled edits of it. It reports 200-way Top-1
@@ -85,13 +86,7 @@ class EEGEditBenchMetric(evaluate.Metric):
         Raises:
             ValueError: shapes that do not fit the release, non-finite or zero rows, an unknown similarity.
         """
-        if similarity not in SIMILARITIES:
-            raise ValueError(
-                f"similarity must be one of {sorted(SIMILARITIES)}, found {similarity!r}; for another, pass score rows to compute()"
-            )
-        score = SIMILARITIES[similarity]
-        null_scores = None if nulls is None else score(eeg, nulls)
-        return self._score(self._benchmark(benchmark), score(eeg, sources), score(eeg, edits), null_scores)
+        return self._score(self._benchmark(benchmark), *score_embeddings(eeg, sources, edits, nulls, similarity))
 
     def _compute(self, predictions: list, references: list, benchmark: Benchmark | str | None = None) -> dict:
         table = self._benchmark(benchmark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,40 +55,6 @@ class ScoredRuns(NamedTuple):
     scores: tuple[RunScores, ...]
     total: Aggregate
     metrics: tuple[Metric, ...]
-
-
-def cosine_scores(queries: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Cosine similarity of every query with every image, (Q, D) and (N, D) to (Q, N), in the wider of their dtypes (at least float32).
-
-    Raises:
-        ValueError: not matrices of one width, a non-finite value, or a zero vector; the row is named.
-    """
-    left, right = _matrices(queries, images)
-    lengths = []
-    for x, name in ((left, "query"), (right, "image")):
-        length = np.sqrt(np.vecdot(x, x))
-        if len(bad := np.flatnonzero(~(np.isfinite(length) & (length > 0)))):
-            _check_rows(x, name)  # a value that is not finite is the better error
-            raise ValueError(f"{name} embeddings: {len(bad)} rows have no direction (zero, or too large), the first is row {bad[0]}")
-        lengths.append(length)
-    scores = right @ (left / lengths[0][:, None]).T
-    scores /= lengths[1][:, None]  # dividing the products, not the vectors, spares a copy of all image embeddings
-    return scores.T  # an image's scores lie together, which is how `score_run` reads them
-
-
-def dot_scores(queries: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Inner product of every query with every image, (Q, D) and (N, D) to (Q, N), dtype as in `cosine_scores`.
-
-    Raises:
-        ValueError: not matrices of one width, or a non-finite value; the row is named.
-    """
-    left, right = _matrices(queries, images)
-    _check_rows(left, "query")
-    _check_rows(right, "image")
-    return left @ right.T
-
-
-SIMILARITIES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"cosine": cosine_scores, "dot": dot_scores}
 
 
 def save_predictions(path: Path, predictions: Predictions, benchmark: Benchmark) -> str:
@@ -308,19 +274,3 @@ def _why(plan: Plan, key: MetricKey) -> str:
         return plan.unscored[key.label]
     group = "distance" if key.name.startswith("distance") else "target"
     return plan.unscored.get(group, "not defined: the scores are constant")
-
-
-def _matrices(queries: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    pair = []
-    for x, name in ((np.asarray(queries), "query"), (np.asarray(images), "image")):
-        if x.ndim != 2:
-            raise ValueError(f"{name} embeddings have shape {x.shape}, expected (rows, dimensions)")
-        pair.append(x.astype(np.result_type(x.dtype, np.float32), copy=False))
-    if pair[0].shape[1] != pair[1].shape[1]:
-        raise ValueError(f"queries are {pair[0].shape[1]} wide and images {pair[1].shape[1]}: both must be embeddings in one space")
-    return pair[0], pair[1]
-
-
-def _check_rows(x: np.ndarray, name: str) -> None:
-    if len(bad := np.flatnonzero(~np.isfinite(x).all(1))):
-        raise ValueError(f"{name} embeddings: {len(bad)} rows are not finite, the first is row {bad[0]}")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from decodehub.files import sha256_bytes
-from decodehub.hub_datasets.eeg_editbench import editor, rehearsal, sample
+from decodehub.hub_datasets.eeg_editbench import editor, editor_fill, editor_pixels, rehearsal, sample
 from decodehub.hub_datasets.eeg_editbench.manifest import MANIFEST, EditRow, Release, read_release, release_fingerprint
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 from decodehub.jobs import JobFailed
@@ -102,7 +102,7 @@ def test_attribute_edits_change_the_object_and_nothing_else(release: Release, su
         if edit.family == "attribute" and edit.subtype != "shape" and edit.concept in subjects:
             mask = subjects[edit.concept].part
             difference = np.abs(pixels(release, edit.image) - source_of(release, edit.concept)).max(-1)
-            assert difference[~editor.dilate(mask, editor.FEATHER_REACH + 1)].max() == 0, edit.edit_id
+            assert difference[~editor_pixels.dilate(mask, editor_pixels.FEATHER_REACH + 1)].max() == 0, edit.edit_id
             assert difference[mask].mean() > 15, edit.edit_id
 
 
@@ -111,8 +111,8 @@ def test_background_edits_keep_the_object(release: Release, subjects: dict[str, 
         if edit.family == "background" and edit.concept in subjects:
             mask = subjects[edit.concept].mask
             different = changed(pixels(release, edit.image), source_of(release, edit.concept))
-            assert not different[editor.dilate(mask, -3)].any(), edit.edit_id
-            assert different[~editor.dilate(mask, 3)].mean() > 0.9, edit.edit_id
+            assert not different[editor_pixels.dilate(mask, -3)].any(), edit.edit_id
+            assert different[~editor_pixels.dilate(mask, 3)].mean() > 0.9, edit.edit_id
 
 
 def test_removal_and_identity_change_the_place_of_the_object(release: Release, subjects: dict[str, sample.Subject]) -> None:
@@ -122,7 +122,7 @@ def test_removal_and_identity_change_the_place_of_the_object(release: Release, s
             different = changed(pixels(release, edit.image), source_of(release, edit.concept), 12)
             assert different[mask].mean() > 0.6, edit.edit_id
     rocket = subjects["rocket"]
-    far = ~editor.dilate(rocket.mask, 60)
+    far = ~editor_pixels.dilate(rocket.mask, 60)
     assert not changed(rocket.behind, rocket.image)[far].any()
 
 
@@ -183,7 +183,7 @@ def _surface_edits() -> list[tuple[str, str]]:
 
 
 def _edit(function: str, value: str, image: np.ndarray, mask: np.ndarray, behind: np.ndarray) -> np.ndarray:
-    rng = editor.rng_for("test", value)
+    rng = editor_pixels.rng_for("test", value)
     if function == "recolor":
         return editor.recolor(image, mask, value)
     if function == "rematerial":
@@ -200,7 +200,7 @@ def test_every_surface_edit(function: str, value: str, disc: tuple[np.ndarray, n
     assert edited.shape == image.shape
     assert np.array_equal(image, before), "the input was written into"
     difference = np.abs(edited.astype(int) - image).max(-1)
-    assert difference[~editor.dilate(mask, editor.FEATHER_REACH)].max() == 0
+    assert difference[~editor_pixels.dilate(mask, editor_pixels.FEATHER_REACH)].max() == 0
     assert difference[mask].mean() > (5 if value in ("orange", "yellow") else 12)
     assert np.array_equal(edited, _edit(function, value, image, mask, behind))
 
@@ -221,10 +221,10 @@ def test_shapes_have_the_named_extent(shape: str, disc: tuple[np.ndarray, np.nda
 
 def test_fill_continues_the_scene(disc: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     image, mask, behind = disc
-    filled = editor.remove_object(image, mask, editor.rng_for("fill"))
+    filled = editor.remove_object(image, mask, editor_pixels.rng_for("fill"))
     assert np.abs(filled.astype(int) - behind)[mask].mean() < 12
-    assert not changed(filled, image)[~editor.dilate(mask, editor.HOLE_MARGIN + editor.FEATHER_REACH)].any()
-    smooth = editor.remove_object(image, mask, editor.rng_for("fill"), smooth=True)
+    assert not changed(filled, image)[~editor_pixels.dilate(mask, editor.HOLE_MARGIN + editor_pixels.FEATHER_REACH)].any()
+    smooth = editor.remove_object(image, mask, editor_pixels.rng_for("fill"), smooth=True)
     assert np.abs(smooth.astype(int) - behind)[mask].mean() < 20
 
 
@@ -232,13 +232,13 @@ def test_a_hole_that_leaves_nothing_to_copy_is_filled_smoothly() -> None:
     image = np.full((224, 224, 3), 120, np.uint8)
     hole = np.ones((224, 224), bool)
     hole[:, :2] = False
-    filled = editor.fill(image, hole, editor.rng_for("nothing"))
+    filled = editor_fill.fill(image, hole, editor_pixels.rng_for("nothing"))
     assert np.abs(filled[:, 2:].astype(int) - 120).mean() < 30
 
 
 def test_unknown_names_are_refused(disc: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     image, mask, behind = disc
-    rng = editor.rng_for("x")
+    rng = editor_pixels.rng_for("x")
     for call in (
         lambda: editor.recolor(image, mask, "octarine"),
         lambda: editor.rematerial(image, mask, "vibranium", rng, behind),
@@ -251,8 +251,8 @@ def test_unknown_names_are_refused(disc: tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def test_rng_depends_on_every_part_of_the_name() -> None:
-    assert editor.rng_for("a", "b").integers(2**32) == editor.rng_for("a", "b").integers(2**32)
-    assert len({int(editor.rng_for(*names).integers(2**32)) for names in (("a", "b"), ("a", "c"), ("a/b", "c"), ("b", "a"))}) == 4
+    assert editor_pixels.rng_for("a", "b").integers(2**32) == editor_pixels.rng_for("a", "b").integers(2**32)
+    assert len({int(editor_pixels.rng_for(*names).integers(2**32)) for names in (("a", "b"), ("a", "c"), ("a/b", "c"), ("b", "a"))}) == 4
 
 
 # The rehearsal ---------------------------------------------------------------------------------------------------------------------------
@@ -303,9 +303,9 @@ def test_rehearsal_images_differ_and_edits_are_local(rehearsed: Release, stamps:
         if edit.family == "removal":
             assert np.array_equal(edited, subject.behind)
         elif edit.family == "background":
-            assert not changed(edited, source)[editor.dilate(subject.mask, -3)].any()
+            assert not changed(edited, source)[editor_pixels.dilate(subject.mask, -3)].any()
         elif edit.subtype not in ("shape", "near", "medium", "far"):
-            assert not changed(edited, source)[~editor.dilate(subject.mask, editor.FEATHER_REACH)].any()
+            assert not changed(edited, source)[~editor_pixels.dilate(subject.mask, editor_pixels.FEATHER_REACH)].any()
             assert changed(edited, source, 8)[subject.mask].mean() > 0.3, edit.edit_id
 
 
