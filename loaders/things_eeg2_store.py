@@ -40,13 +40,14 @@ def subject_folder(root: Path, subject: int) -> Path:
     return Path(root) / f"sub-{subject:02d}"
 
 
-def write_info(folder: Path, epochs: dict[Partition, Epochs], *, source: str) -> None:
+def write_info(folder: Path, epochs: dict[Partition, Epochs], *, source: str, made_from: dict[str, Any] | None = None) -> None:
     """Write ``info.json`` for arrays that are already in `folder`, with their hashes.
 
     Args:
         folder: of one subject.
         epochs: by partition; only their descriptions are used.
         source: the layout that the arrays were made from, in words.
+        made_from: what is known of the recordings: their hashes, counts of unused trials.
     """
     first = next(iter(epochs.values()))
     info: dict[str, Any] = {
@@ -72,6 +73,8 @@ def write_info(folder: Path, epochs: dict[Partition, Epochs], *, source: str) ->
             for name, e in epochs.items()
         },
     }
+    if made_from is not None:
+        info["made_from"] = made_from
     write_json(folder / INFO, info)
 
 
@@ -80,7 +83,7 @@ def save_epochs(root: Path, epochs: dict[Partition, Epochs], *, source: str) -> 
     folder = subject_folder(root, next(iter(epochs.values())).subject)
     (folder / INFO).unlink(missing_ok=True)
     for name, e in epochs.items():
-        arrays = {"": (e.data, np.float32), "_images": (e.images, np.int32)}
+        arrays: dict[str, tuple[np.ndarray, Any]] = {"": (e.data, np.float32), "_images": (e.images, np.int32)}
         if e.sessions is not None:
             arrays["_sessions"] = (e.sessions, np.int8)
         for key, (values, dtype) in arrays.items():

@@ -44,8 +44,9 @@ def smoke_model(entry: Entry) -> str:
     importlib.import_module(entry.module.rpartition(".")[0])
     module = importlib.import_module(entry.module)
     done = []
-    for name, cls in vars(module).items():
-        if not (inspect.isclass(cls) and issubclass(cls, PreTrainedModel) and cls.__module__ == module.__name__ and cls.config_class):
+    classes: list[Any] = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, PreTrainedModel)]
+    for cls in classes:
+        if cls.__module__ != module.__name__ or not cls.config_class:
             continue
         torch.manual_seed(0)
         model = cls(cls.config_class.tiny()).eval()
@@ -54,8 +55,8 @@ def smoke_model(entry: Entry) -> str:
             again = AutoModel.from_pretrained(folder).eval()
             before, after = model(**model.dummy_inputs), again(**model.dummy_inputs)
         if not all(torch.equal(before[key], after[key]) for key in before):
-            raise ValueError(f"{name} gives other outputs once saved and loaded")
-        done.append(f"{name} ({model.num_parameters():,} parameters)")
+            raise ValueError(f"{cls.__name__} gives other outputs once saved and loaded")
+        done.append(f"{cls.__name__} ({model.num_parameters():,} parameters)")
     if not done:
         raise ValueError(f"{entry.module} defines no PreTrainedModel")
     return ", ".join(done)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata
 
 from .benchmark import Benchmark
 
@@ -151,7 +150,7 @@ def prepare(benchmark: Benchmark, settings: Settings | None = None) -> Plan:
         scored=scored,
         identity=np.flatnonzero((b.family == IDENTITY_FAMILY) & (b.target >= 0)),
         distance_edits=measured,
-        distance_ranks=rankdata(b.distance[measured]),
+        distance_ranks=_ranks(b.distance[measured]),
         keys=(),
         null_keys=(),
         unscored=unscored,
@@ -293,10 +292,21 @@ def _spearman(plan: Plan, margins: np.ndarray) -> float:
     """Spearman correlation of visual distance and source-minus-edit margin (section S6.1); NaN when either is constant."""
     if "distance" in plan.unscored:
         return np.nan
-    x, y = plan.distance_ranks, rankdata(margins[plan.distance_edits])
+    x, y = plan.distance_ranks, _ranks(margins[plan.distance_edits])
     x, y = x - x.mean(), y - y.mean()
     norm = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / norm) if norm > 0 else np.nan
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, ties averaged: scipy.stats.rankdata for one axis, without its overhead, which counts over 400 runs."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    ends = np.append(starts[1:], len(values))
+    ranks = np.empty(len(values))
+    ranks[order] = np.repeat((starts + ends + 1) / 2, ends - starts)
+    return ranks
 
 
 def _with_keys(plan: Plan) -> Plan:

@@ -78,10 +78,9 @@ def score_embeddings(
 
 def _share_columns(images: list[np.ndarray], scores: list[np.ndarray]) -> None:
     """Give images with equal rows the score column of the first of them, in place."""
-    columns = np.unique(np.linspace(0, images[0].shape[1] - 1, 8).astype(int))
-    weights = np.sqrt(np.arange(2, 2 + len(columns)))
-    # A cheap key by element-wise operations alone: equal rows have equal keys; rows of equal keys are compared in full.
-    keys = np.concatenate([sum(x[:, c].astype(np.float64) * w for c, w in zip(columns, weights)) for x in images])
+    # A cheap key by element-wise operations alone, so that equal rows have equal keys; rows of equal keys are then compared in full.
+    head = np.concatenate([x[:, :8] for x in images]).astype(np.float64)
+    keys = sum(head[:, k] * np.sqrt(k + 2) for k in range(head.shape[1]))
     order = np.argsort(keys, kind="stable")
     same = keys[order][1:] == keys[order][:-1]
     if not same.any():

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from decodehub.metrics.eeg_editbench.aggregate import aggregate, subject_ci
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark, with_distances
-from decodehub.metrics.eeg_editbench.scoring import Settings, ep_top1_chance, prepare, score_run, stable_failures
+from decodehub.metrics.eeg_editbench.scoring import Settings, _ranks, ep_top1_chance, prepare, score_run, stable_failures
 
 KINDS = [
     ("identity", "near"),
@@ -272,6 +272,12 @@ def test_without_distances_the_distance_numbers_are_not_scored() -> None:
         with_distances(b, np.zeros(3))
     with pytest.raises(ValueError, match="not a cosine distance"):
         with_distances(b, np.full(len(b.edit_ids), np.nan))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-5, 5), min_size=0, max_size=40))
+def test_ranks_equal_scipy(values: list[int]) -> None:
+    assert np.array_equal(_ranks(np.array(values, dtype=float)), rankdata(np.array(values, dtype=float)))
 
 
 def test_stable_failures_have_the_papers_thresholds() -> None:
