@@ -19,7 +19,7 @@ from numpy.lib.format import open_memmap
 
 from decodehub.files import atomic_path, read_data, sha256_file, sha256_json, write_json
 
-from .things_eeg2 import PARTITIONS, Epochs, Partition
+from . import PARTITIONS, Epochs, Partition
 
 INFO = "info.json"
 SCHEMA_VERSION = 1

@@ -1,7 +1,7 @@
 """THINGS-EEG2: its numbers, its channel and image orders, and the two things that its files are turned into.
 
-Files of any layout become `Run`s (continuous recordings with events) or `Epochs` (arrays), see `things_eeg2_read`; runs become epochs in
-`things_eeg2_prepare`. Source: A. T. Gifford, K. Dwivedi, G. Roig, R. M. Cichy, "A large and rich EEG dataset for modeling human visual
+Files of any layout become `Run`s (continuous recordings with events) or `Epochs` (arrays), see `read`; runs become epochs in
+`prepare`. Source: A. T. Gifford, K. Dwivedi, G. Roig, R. M. Cichy, "A large and rich EEG dataset for modeling human visual
 object recognition", NeuroImage 264 (2022) 119754; EEG-EditBench (arXiv 2607.27857) section S3.1 for the preprocessing.
 """
 
