@@ -5,6 +5,7 @@
 | ``lite0`` | EfficientNet-lite0, mean over positions of the last convolution, 1280-d | PyPI wheel, no download, Apache-2.0 |
 | ``open_clip:MODEL/TAG`` | OpenCLIP image embedding (not normalised) | downloaded once by open_clip |
 | ``hf:ORG/NAME[@REVISION]`` | transformers: CLIP image embedding, else pooled output, else CLS token | downloaded once from the Hub |
+| ``synclr:ViT-B-16[/FILE]`` | SynCLR's CLS token, 768-d (``ViT-L-14``: 1024-d) | a file that the user downloads (:mod:`.synclr_encoder`) |
 
 ``TAG`` may also be the path of a ``.safetensors`` file and ``ORG/NAME`` that of a local folder. Weights are read as safetensors or
 with ``torch.load(weights_only=True)``; code from a repository is never run.
@@ -16,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -31,8 +33,8 @@ from torch import Tensor, nn
 from decodehub.files import sha256_json
 
 ID_FORMS = (
-    "'lite0', 'open_clip:MODEL/TAG' (as 'open_clip:ViT-L-14/laion2b_s32b_b82k') or "
-    "'hf:ORG/NAME[@REVISION]' (as 'hf:openai/clip-vit-large-patch14')"
+    "'lite0', 'open_clip:MODEL/TAG' (as 'open_clip:ViT-L-14/laion2b_s32b_b82k'), "
+    "'hf:ORG/NAME[@REVISION]' (as 'hf:openai/clip-vit-large-patch14') or 'synclr:ViT-B-16'"
 )
 # Encoders enlarge the shorter side to a few hundred pixels: a strip one pixel wide would become gigabytes.
 MAX_ASPECT = 64
@@ -140,14 +142,27 @@ class FrozenEncoder:
         """Images to features (n, d), float32; on a GPU as one batch. Raises ValueError for an empty list."""
         if not len(images):
             raise ValueError(f"{self.name}: encode() got no images")
-        batch = torch.stack([self.preprocess(image) for image in images])
-        # One at a time on CPU: larger batches leave the processor's cache (half the speed for lite0) and take other kernels, so that
-        # an image's features would depend on its neighbours in the last bits.
-        parts = batch.split(1 if self.device.type == "cpu" else len(batch))
+        if self.device.type == "cpu":
+            rows = self._encode_on_cpu(images)
+        else:
+            rows = [self._forward(torch.stack([self.preprocess(image) for image in images]))]
+        return np.ascontiguousarray(torch.cat(rows).float().cpu().numpy())
+
+    def _encode_on_cpu(self, images: Sequence[Image.Image]) -> list[Tensor]:
+        # One image a thread: larger batches leave the processor's cache (half the speed for lite0) and take other kernels, so that an
+        # image's features would depend on its neighbours in the last bits, and with several threads an image on the machine.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(threads) as pool:
+                return list(pool.map(lambda image: self._forward(self.preprocess(image)[None]), images))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _forward(self, batch: Tensor) -> Tensor:
         # TF32 and autotuned kernels would make features depend on the card.
         with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            rows = [self.readout(self.network, part.to(self.device, memory_format=torch.channels_last)).flatten(1) for part in parts]
-        return np.ascontiguousarray(torch.cat(rows).float().cpu().numpy())
+            return self.readout(self.network, batch.to(self.device, memory_format=torch.channels_last)).flatten(1)
 
 
 def hash_state_dict(module: nn.Module) -> str:
@@ -163,8 +178,8 @@ def load_encoder(id: str = "lite0", device: str | torch.device | None = None) ->
     """Load a frozen encoder by its id.
 
     Args:
-        id: ``lite0``, ``open_clip:MODEL/TAG`` or ``hf:ORG/NAME[@REVISION]`` (see the module's table). Pin a revision (commit hash)
-            for results that are to be published.
+        id: ``lite0``, ``open_clip:MODEL/TAG``, ``hf:ORG/NAME[@REVISION]`` or ``synclr:MODEL[/FILE]`` (see the module's table). Pin a
+            revision (commit hash) for results that are to be published.
         device: torch device; None takes CUDA when there is one, else the CPU.
 
     Raises:
@@ -181,6 +196,11 @@ def load_encoder(id: str = "lite0", device: str | torch.device | None = None) ->
     if kind == "hf" and rest:
         name, _, revision = (rest, "", "") if Path(rest).is_dir() else rest.partition("@")
         return _load_transformers(id, name, revision or None, where)
+    if kind == "synclr" and rest:
+        from decodehub.loaders.synclr_encoder import load_synclr
+
+        model, _, file = rest.partition("/")
+        return load_synclr(id, model, file, where)
     raise ValueError(f"unknown image encoder {id!r}: expected {ID_FORMS}")
 
 
@@ -232,9 +252,18 @@ def _lite0_transform(image: Image.Image) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------------------- open_clip
 
 
-def _load_open_clip(id: str, model: str, tag: str, device: torch.device) -> FrozenEncoder:
+def open_clip_network(id: str, model: str, tag: str) -> tuple[Any, dict[str, Any], bool]:
+    """An OpenCLIP model with weights, its configuration, and whether it uses QuickGELU.
+
+    Args:
+        id: what to call it in an error.
+        model: name of the architecture, e.g. ``"ViT-H-14"``.
+        tag: name of the weights, or the path of a ``.safetensors`` file.
+
+    Raises:
+        ValueError, EncoderUnavailableError: as for :func:`load_encoder`.
+    """
     import open_clip
-    from open_clip.transform import PreprocessCfg, image_transform_v2
 
     config = open_clip.get_model_config(model)
     if config is None:
@@ -256,10 +285,17 @@ def _load_open_clip(id: str, model: str, tag: str, device: torch.device) -> Froz
             f'network access python -c "import open_clip; open_clip.create_model({model!r}, pretrained={tag!r})" and copy the '
             "Hugging Face cache, or use 'lite0', which needs no download"
         ) from error
+    return network, config, quick_gelu
+
+
+def _load_open_clip(id: str, model: str, tag: str, device: torch.device) -> FrozenEncoder:
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    network, config, quick_gelu = open_clip_network(id, model, tag)
     settings = dict(network.visual.preprocess_cfg)
     return FrozenEncoder(
         name=id,
-        licence=next((text for start, text in _OPEN_CLIP_LICENCES.items() if tag.startswith(start)), "unknown: see the weights' page"),
+        licence=open_clip_licence(tag),
         network=_VisualTower(network),
         transform=image_transform_v2(PreprocessCfg(**settings), is_train=False),
         readout=lambda tower, batch: tower(batch),
@@ -273,6 +309,11 @@ def _load_open_clip(id: str, model: str, tag: str, device: torch.device) -> Froz
         preprocessing={"library": "open_clip image_transform_v2", **_plain(settings)},
         device=device,
     )
+
+
+def open_clip_licence(tag: str) -> str:
+    """Licence of the weights `tag` as their publishers state it."""
+    return next((text for start, text in _OPEN_CLIP_LICENCES.items() if tag.startswith(start)), "unknown: see the weights' page")
 
 
 class _VisualTower(nn.Module):
