@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from decodehub.jobs import map_threads
 from decodehub.metrics.eeg_editbench.aggregate import aggregate
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.metrics.eeg_editbench.scoring import Plan, RunScores, prepare, score_run
@@ -181,8 +182,8 @@ def many_runs(rng: np.random.Generator, b: Benchmark, runs: int, distinct: int) 
                 products(load_file(files[i % len(files)]))
 
         def whole() -> None:
-            values = np.array([ours(plan, load_file(files[i % len(files)])).values for i in range(per_model)])
-            aggregate(grid, values)
+            runs = map_threads(lambda i: ours(plan, load_file(files[i % len(files)])).values, range(per_model))
+            aggregate(grid, np.array(list(runs)))
 
         floor()
         whole()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +20,7 @@ from tqdm import tqdm
 from .files import canonical_json, inside, sha256_bytes, sha256_file, write_bytes
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Report(NamedTuple):
@@ -79,6 +82,29 @@ def run_job(
             os.fsync(log.fileno())
             report.made.append(key)
     return report
+
+
+def map_threads(function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None) -> Iterator[Result]:
+    """``map`` over threads: results in order, no more than `workers` + 1 items under way, so memory does not grow with their number.
+
+    For work that spends its time in numpy. Its linear algebra is held to one thread meanwhile, as the items themselves fill the cores.
+
+    Args:
+        function: called with each item; an error is raised where its result would have come.
+        items: read as they are needed.
+        workers: number of threads; by default the cores, 8 at most.
+    """
+    from threadpoolctl import threadpool_limits
+
+    workers = workers or min(os.cpu_count() or 1, 8)
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        under_way: deque[Future[Result]] = deque()
+        for item in items:
+            under_way.append(pool.submit(function, item))
+            if len(under_way) > workers:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
 
 
 def raise_if_failed(report: Report, label: str) -> None:

@@ -87,7 +87,7 @@ def subject_ci(means: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) 
         method = f"bootstrap over {n} subjects, {resamples:,} resamples, seed {seed}"
     ends = np.full((means.shape[1], 2), np.nan)
     finite = np.flatnonzero(np.isfinite(means).all(0))
-    buffer = np.empty((16, len(weights)))  # some 12 MB, used again for every block
+    buffer, bins = np.empty((8, len(weights))), np.empty(len(weights), dtype=np.intp)  # some 6 MB, used again and again
     for start in range(0, len(finite), len(buffer)):
         block = finite[start : start + len(buffer)]
         low, high = means[:, block].min(0), means[:, block].max(0)
@@ -95,18 +95,18 @@ def subject_ci(means: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) 
         # In units of histogram bins, a row a metric: no resampled mean lies outside the subjects' own range.
         resampled = np.matmul(((means[:, block] - low) * (scale / n)).T, counts.T, out=buffer[: len(block)])
         for j, column in enumerate(block):
-            ends[column] = low[j] + _ends(resampled[j], weights) / scale[j]
+            np.copyto(bins, resampled[j], casting="unsafe")
+            ends[column] = low[j] + _ends(resampled[j], bins, weights) / scale[j]
     return ends, method
 
 
-def _ends(draws: np.ndarray, weights: np.ndarray, level: float = 0.025) -> np.ndarray:
+def _ends(draws: np.ndarray, bin_of: np.ndarray, weights: np.ndarray, level: float = 0.025) -> np.ndarray:
     """(2,) the smallest draw with at least `level` of the weight at or below it, the largest with as much at or above it.
 
-    Draws are in units of bins, 0 to `BINS`. A weighted histogram finds the two bins that hold the ends; only those are sorted, which is exact
-    and far faster than sorting all draws.
+    Draws are in units of bins, 0 to `BINS`, and `bin_of` are their whole parts. A weighted histogram finds the two bins that hold the ends; only
+    those are sorted, which is exact and far faster than sorting all draws.
     """
     level -= 1e-12  # rounding of the summed weights
-    bin_of = draws.astype(np.intp)
     mass = np.bincount(bin_of, weights, BINS + 1)
     ends = []
     for sign in (1, -1):

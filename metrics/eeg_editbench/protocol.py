@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from decodehub.files import atomic_path, canonical_json, inside, read_data, sha256_file, write_json
+from decodehub.jobs import map_threads
 from decodehub.records import (
     BenchmarkInfo,
     Coverage,
@@ -127,18 +129,29 @@ def check_predictions(predictions: Predictions, benchmark: Benchmark) -> None:
             )
 
 
-def score_runs(benchmark: Benchmark, predictions: Iterable[Predictions], settings: Settings | None = None) -> ScoredRuns:
+def score_runs(
+    benchmark: Benchmark, predictions: Iterable[Predictions | Callable[[], Predictions]], settings: Settings | None = None
+) -> ScoredRuns:
     """Score every run and aggregate (seeds within subject, mean and population SD over subjects, bootstrap CI over subjects).
+
+    Args:
+        benchmark: what is scored.
+        predictions: of each run, or a function that loads or computes them: runs are then loaded and scored in threads and dropped, so memory does
+            not grow with their number.
+        settings: the protocol's settings.
 
     Raises:
         ValueError: malformed predictions, an incomplete grid, or null scores in some runs only.
     """
     plan = prepare(benchmark, settings)
-    runs, scores = [], []
-    for run in predictions:
+
+    def score_one(item: Predictions | Callable[[], Predictions]) -> tuple[tuple[int, int], RunScores]:
+        run = item() if callable(item) else item
         check_predictions(run, benchmark)
-        runs.append((run.subject, run.seed))
-        scores.append(score_run(plan, run.source_scores, run.edit_scores, run.null_scores))
+        return (run.subject, run.seed), score_run(plan, run.source_scores, run.edit_scores, run.null_scores)
+
+    scored = list(map_threads(score_one, predictions))
+    runs, scores = [run for run, _ in scored], [s for _, s in scored]
     if len({s.keys for s in scores}) > 1:
         without = [run for run, s in zip(runs, scores) if s.keys == plan.keys]
         raise ValueError(f"null scores are missing from the runs (subject, seed) {without} and present in others: give all or none")
@@ -214,8 +227,7 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
         settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
     except ValueError as error:
         raise RecordError(f"protocol.settings of the record: {error}") from None
-    # One run at a time is read and dropped: memory does not grow with the number of runs.
-    return score_runs(benchmark, (_load_run(folder, run, benchmark) for run in record.runs), settings)
+    return score_runs(benchmark, (partial(_load_run, folder, run, benchmark) for run in record.runs), settings)
 
 
 def smoke() -> dict[str, float]:
