@@ -47,7 +47,7 @@ def prepare(
         raise ValueError(f"{source} holds recordings with channel names ({found.layout}): --channel-order does not apply")
     if out.resolve().is_relative_to(source.resolve()) or (out.resolve() == source.resolve().parent and source.name.startswith("sub-")):
         raise ValueError(f"--out {out} lies in the folder of the files, which must stay as they are: choose another")
-    typer.echo(f"{source}: {found.layout}, subjects {', '.join(map(str, subjects))}")
+    typer.echo(f"{source}: {found.description}; subjects {', '.join(map(str, subjects))}")
     failed: dict[int, str] = {}
     for number in subjects:
         try:
@@ -109,6 +109,48 @@ def shard(
     write(prepared, out, subjects=subject, max_bytes=megabytes << 20, float16=float16, average=average)
 
 
+@app.command()
+def simulate(
+    out: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    layout: Annotated[str, typer.Option(help="raw-dicts (as on OSF) or bids (as NEMAR nm000232, BrainVision).")] = "bids",
+    subject: Annotated[int, typer.Option(min=1, help="Number of the simulated subject.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of schedule, responses and noise.")] = 0,
+    concepts: Annotated[int, typer.Option(min=2, help="Training concepts; the real experiment has 1,654.")] = 8,
+    images: Annotated[int, typer.Option(min=1, help="Images a training concept; the real experiment has 10.")] = 2,
+    test_images: Annotated[int, typer.Option(min=1, help="Test images; the real experiment has 200.")] = 10,
+) -> None:
+    """Write simulated recordings in a published layout, to try the whole path without 80 GB of data. They say that they are simulated.
+
+    Example: decodehub things simulate simulated --layout raw-dicts && decodehub things prepare simulated --out prepared
+    """
+    from decodehub.loaders.things_eeg2.simulate import ScheduleSettings, SignalSettings, evoked_model, make_schedule
+    from decodehub.loaders.things_eeg2.simulate_files import write_bids, write_raw_dicts
+
+    writers = {"raw-dicts": write_raw_dicts, "bids": write_bids}
+    if layout not in writers:
+        raise ValueError(f"--layout must be one of {sorted(writers)}, found {layout!r}")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: choose a new folder")
+    size = ScheduleSettings(
+        n_train_concepts=concepts, images_per_concept=images, n_test_images=test_images, **_blocks(concepts * images, test_images)
+    )
+    runs = make_schedule(size, subject=subject, seed=seed)
+    writers[layout](out, runs, evoked_model(SignalSettings(), subject=subject, seed=seed))
+    typer.echo(f"{out}: {len(runs)} simulated recordings of subject {subject}, layout {layout}")
+
+
+def _blocks(train_images: int, test_images: int) -> dict[str, int]:
+    """Blocks that hold 2 (20) repetitions of each image in a session, with a tenth to spare; those of the real experiment at its size."""
+    from math import ceil
+
+    train_blocks = min(15, ceil(1.1 * train_images / (56 * 20)))
+    return {
+        "train_parts": 5 if train_blocks == 15 else 1,
+        "train_blocks": train_blocks,
+        "test_blocks": min(4, ceil(1.1 * test_images / 51)),
+    }
+
+
 def prepare_settings(channels: str | None = None, mvnn: bool = True, options: list[str] | None = None) -> PrepareSettings:
     """`PrepareSettings` from words: name=value, in the type of the setting's default.
 
@@ -143,12 +185,12 @@ def _prepare_one(
     if source.kind == "runs":
         from decodehub.loaders.things_eeg2.prepare import prepare_subject
 
-        return prepare_subject(lambda: source.runs(subject), out, settings, source=source.layout, progress=progress)
+        return prepare_subject(lambda: source.runs(subject), out, settings, source=source.description, progress=progress)
     from decodehub.loaders.things_eeg2.select import store_epochs
 
     wanted = None if channels is None else settings.ch_names
     return store_epochs(
-        lambda partition: source.epochs(subject, partition), out, channels=wanted, channel_order=channel_order, source=source.layout
+        lambda partition: source.epochs(subject, partition), out, channels=wanted, channel_order=channel_order, source=source.description
     )
 
 

@@ -53,14 +53,21 @@ class Source:
         path: the folder. layout: its name in words, one of `LAYOUTS`.
         kind: "runs" (continuous recordings, to be prepared) or "epochs" (arrays).
         subjects: numbers, ascending.
+        simulated: whether the files say that nobody was recorded.
     """
 
     path: Path
     layout: str
     kind: Literal["runs", "epochs"]
     subjects: list[int]
+    simulated: bool = False
     _runs: Callable[[int], Iterator[Run]] | None = None
     _epochs: Callable[[int, Partition], Epochs] | None = None
+
+    @property
+    def description(self) -> str:
+        """The layout, and whether the data are simulated: what is noted with everything made from this source."""
+        return f"{self.layout}, simulated" if self.simulated else self.layout
 
     def runs(self, subject: int) -> Iterator[Run]:
         """Recordings of one subject, each read when its turn comes: by session, the test run before the training runs.
@@ -107,11 +114,14 @@ def open_source(path: Path) -> Source:
     folders = _subject_folders(path)
     if not folders:
         raise ValueError(f"{path} has no folder sub-01 or the like in it; found {_names(path)}")
-    layout, _ = _identify(next(iter(folders.values())))
+    layout, contents = _identify(next(iter(folders.values())))
     subjects = list(folders)
+    simulated = any(isinstance(value, dict) and value.get("simulated") is True for value in contents.values())
     if layout == RAW_DICTS:
-        return Source(path, layout, "runs", subjects, _runs=lambda subject: _raw_dict_runs(folders[subject], subject))
-    return Source(path, layout, "epochs", subjects, _epochs=lambda subject, part: _read_epochs(folders[subject], subject, part, layout))
+        return Source(path, layout, "runs", subjects, simulated, _runs=lambda subject: _raw_dict_runs(folders[subject], subject))
+    return Source(
+        path, layout, "epochs", subjects, simulated, _epochs=lambda subject, part: _read_epochs(folders[subject], subject, part, layout)
+    )
 
 
 def _open_bids(path: Path) -> Source | None:
@@ -130,11 +140,13 @@ def _open_bids(path: Path) -> Source | None:
             raise ValueError(f"{path} is a BIDS data set with the tasks {tasks}; THINGS-EEG2 has 'train' and 'test'")
         return None
     subjects = sorted({run.subject for run in runs})
+    about = (root.parent if originals else root) / "dataset_description.json"
     return Source(
         path,
         BIDS_ORIGINALS if originals else BIDS,
         "runs",
         subjects,
+        "simulated" in str(_json(about).get("Name", "")).lower() if about.is_file() else False,
         _runs=lambda subject: bids_runs([run for run in runs if run.subject == subject], originals=originals),
     )
 
