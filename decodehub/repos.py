@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import shutil
 import tempfile
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,41 @@ if TYPE_CHECKING:
     from .registry import Entry
 
 SAMPLE_CONFIG = "sample"
+
+
+def data_folder(
+    name: str, data_dir: str | os.PathLike[str] | None, config: str, ensure_sample: Callable[[], Path], sample_means: str
+) -> Path:
+    """The folder that a data set of ours is read from: `data_dir`; ``$DECODEHUB_HOME/NAME``; else the embedded sample, with a warning.
+
+    (Between the last two comes the Hub repository of ``$DECODEHUB_ORG``, which `decodehub.registry` looks after.)
+
+    Args:
+        name: of the data set.
+        data_dir: a folder, ``"sample"`` for the sample by name, or None.
+        config: the configuration asked for; ``"sample"`` is the sample.
+        ensure_sample: makes the sample where it is not there yet, and gives its folder.
+        sample_means: what is to be known of scores or data of the sample, and how the real data are got, for the warning.
+
+    Raises:
+        ValueError: config "sample" together with another folder.
+    """
+    wanted = None if data_dir is None else os.fspath(data_dir)
+    if config == SAMPLE_CONFIG and wanted not in (None, SAMPLE_CONFIG):
+        raise ValueError(f'config "sample" is the embedded sample and takes no data_dir, found {wanted!r}')
+    if SAMPLE_CONFIG in (config, wanted):
+        return ensure_sample()
+    if wanted is not None:
+        return Path(wanted).expanduser().absolute()
+    own = home() / name
+    if own.is_dir():
+        return own
+    warnings.warn(
+        f"{name}: no data on this machine, so this is the embedded SAMPLE{sample_means}. For the real one give data_dir=FOLDER, put the folder at "
+        f"{own}, or set $DECODEHUB_ORG to the Hub organisation that holds it.",
+        stacklevel=3,
+    )
+    return ensure_sample()
 
 
 def builder_class(entry: Entry) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import datasets
 from datasets import ClassLabel, Features, Image, List, Value
 from datasets.exceptions import DatasetGenerationError
 
-from decodehub.files import home, sha256_bytes
+from decodehub.files import sha256_bytes
+from decodehub.repos import data_folder
 
 from .manifest import EditRow, ManifestError, Release, SourceRow, read_release, read_release_image, release_fingerprint
 from .taxonomy import load_taxonomy
 
 NAME = "eeg-editbench"
 VERSION = "1.0.0"  # of this table layout; enters the cache key
-SAMPLE = "sample"
 
 CITATION = """@article{zhang2026eegeditbench,
   title = {EEG-EditBench: Probing Visual Information in EEG-Image Retrieval Models with Controlled Image Edits},
@@ -139,22 +138,9 @@ class EEGEditBench(datasets.GeneratorBasedBuilder):
 
 def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "edits") -> Path:
     """The release folder that a load reads; see `EEGEditBench` for the order."""
-    if config == SAMPLE or (data_dir is not None and os.fspath(data_dir) == SAMPLE):
-        if config == SAMPLE and data_dir is not None and os.fspath(data_dir) != SAMPLE:
-            raise ValueError(f'config "sample" is the embedded sample and takes no data_dir, found {os.fspath(data_dir)!r}')
-    elif data_dir is not None:
-        return Path(data_dir).expanduser().absolute()
-    elif (own := home() / NAME).is_dir():
-        return own
-    else:
-        warnings.warn(
-            f"{NAME}: no release on this machine, so this is the embedded SAMPLE; its scores say nothing about the benchmark. For the real "
-            f"one give data_dir=FOLDER, put the folder at {own}, or set $DECODEHUB_ORG to the Hub organisation that holds it.",
-            stacklevel=2,
-        )
     from .sample import ensure_sample
 
-    return ensure_sample()
+    return data_folder(NAME, data_dir, config, ensure_sample, "; its scores say nothing about the benchmark")
 
 
 @functools.lru_cache(maxsize=8)

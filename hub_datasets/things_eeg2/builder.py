@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,14 @@ import datasets
 import numpy as np
 from datasets import Array2D, Features, Value
 
-from decodehub.files import canonical_json, home, sha256_json
+from decodehub.files import canonical_json, sha256_json
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 from decodehub.loaders.things_eeg2 import PARTITIONS, TRAIN_CONCEPTS, Partition, concept_of_train_image, image_order
 from decodehub.loaders.things_eeg2.store import INFO, load_epochs, read_info, subject_folder
+from decodehub.repos import SAMPLE_CONFIG, data_folder
 
 NAME = "things-eeg2"
 VERSION = "1.0.0"  # of this table layout; enters the cache key
-SAMPLE = "sample"
 IMAGES_A_BLOCK = 1000  # rows of the array that one worker or streaming shard reads
 CONCEPT_FILE, CONCEPT_FOLDER = "train_concepts.txt", "training_images"
 
@@ -77,7 +76,7 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
         for name, text in (
             ("train", "16,540 training images, 4 repetitions each"),
             ("test", "200 test images, 80 repetitions each"),
-            (SAMPLE, "the embedded sample: simulated, 40 training and 10 test images"),
+            (SAMPLE_CONFIG, "the embedded sample: simulated, 40 training and 10 test images"),
         )
     ]
     DEFAULT_CONFIG_NAME = "train"
@@ -125,7 +124,7 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        partitions = PARTITIONS if self.config.name == SAMPLE else (self.config.name,)
+        partitions = PARTITIONS if self.config.name == SAMPLE_CONFIG else (self.config.name,)
         generators = []
         for partition in partitions:
             blocks: list[Block] = []
@@ -171,23 +170,11 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
 
 def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "train") -> Path:
     """The prepared folder that a load reads; see `ThingsEEG2` for the order."""
-    if config == SAMPLE or (data_dir is not None and os.fspath(data_dir) == SAMPLE):
-        if config == SAMPLE and data_dir is not None and os.fspath(data_dir) != SAMPLE:
-            raise ValueError(f'config "sample" is the embedded sample and takes no data_dir, found {os.fspath(data_dir)!r}')
-    elif data_dir is not None:
-        return Path(data_dir).expanduser().absolute()
-    elif (own := home() / NAME).is_dir():
-        return own
-    else:
-        warnings.warn(
-            f"{NAME}: no prepared data on this machine, so this is the embedded SAMPLE, which is SIMULATED. For the real data give "
-            f"data_dir=FOLDER (written by 'decodehub things prepare'), put the folder at {own}, or set $DECODEHUB_ORG to the Hub organisation "
-            "that holds it.",
-            stacklevel=2,
-        )
     from .sample import ensure_sample
 
-    return ensure_sample()
+    return data_folder(
+        NAME, data_dir, config, ensure_sample, ", which is SIMULATED (recordings become such a folder by 'decodehub things prepare')"
+    )
 
 
 def find_subjects(folder: Path, subject: int | str) -> list[int]:
