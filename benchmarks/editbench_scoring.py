@@ -183,7 +183,7 @@ def many_runs(rng: np.random.Generator, b: Benchmark, runs: int, distinct: int) 
 
         def whole() -> None:
             runs = map_threads(lambda i: ours(plan, load_file(files[i % len(files)])).values, range(per_model))
-            aggregate(grid, np.array(list(runs)))
+            aggregate(grid, np.array(list(runs)), [key.interval for key in plan.null_keys])
 
         floor()
         whole()
@@ -197,7 +197,7 @@ def many_runs(rng: np.random.Generator, b: Benchmark, runs: int, distinct: int) 
             pairs.append([(middle[k] - start[k], end[k] - middle[k]) for k in (0, 1)])
     wall, cpu = ([p[k] for p in pairs] for k in (0, 1))
     print(
-        f"(b) {runs} runs, {len(files)} distinct files, {len(pairs)} models x {SUBJECTS} subjects x {SEEDS} seeds, {len(plan.null_keys)} numbers, all with CIs"
+        f"(b) {runs} runs, {len(files)} distinct files, {len(pairs)} models x {SUBJECTS} subjects x {SEEDS} seeds, {len(plan.null_keys)} numbers, {sum(key.interval for key in plan.null_keys)} with CIs"
     )
     print(f"    reading and matrix products {sum(a for a, _ in wall):8.2f} s")
     print(f"    scored and aggregated       {sum(b for _, b in wall):8.2f} s")

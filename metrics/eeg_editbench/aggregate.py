@@ -32,12 +32,13 @@ class Aggregate(NamedTuple):
     ci_method: str
 
 
-def aggregate(runs: Sequence[tuple[int, int]], values: np.ndarray) -> Aggregate:
+def aggregate(runs: Sequence[tuple[int, int]], values: np.ndarray, intervals: Sequence[bool] | None = None) -> Aggregate:
     """Average runs over seeds within each subject, then over subjects.
 
     Args:
         runs: (R,) pairs of subject and seed; every subject must have every seed once.
         values: (R, M) float, metrics of each run. A metric that is NaN in one run is NaN in the result.
+        intervals: (M,) which metrics get an interval (see `MetricKey.interval`); all by default.
 
     Raises:
         ValueError: no run, a duplicate run, or an incomplete grid; the missing cells are named.
@@ -56,7 +57,9 @@ def aggregate(runs: Sequence[tuple[int, int]], values: np.ndarray) -> Aggregate:
         )
     order = [[index[subject, seed] for seed in seeds] for subject in subjects]
     means = values[np.array(order)].mean(1)
-    ci, method = subject_ci(means)
+    chosen = np.ones(values.shape[1], bool) if intervals is None else np.asarray(intervals, dtype=bool)
+    ci = np.full((values.shape[1], 2), np.nan)
+    ci[chosen], method = subject_ci(means[:, chosen])
     return Aggregate(means.mean(0), means.std(0), ci, means, tuple(subjects), tuple(seeds), method)
 
 

@@ -155,7 +155,7 @@ def score_runs(
     if len({s.keys for s in scores}) > 1:
         without = [run for run, s in zip(runs, scores) if s.keys == plan.keys]
         raise ValueError(f"null scores are missing from the runs (subject, seed) {without} and present in others: give all or none")
-    total = aggregate(runs, np.array([s.values for s in scores]))
+    total = aggregate(runs, np.array([s.values for s in scores]), [key.interval for key in scores[0].keys] if scores else None)
     metrics = tuple(_metric(plan, key, i, total) for i, key in enumerate(scores[0].keys))
     return ScoredRuns(plan, tuple(runs), tuple(scores), total, metrics)
 

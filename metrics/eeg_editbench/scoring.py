@@ -60,6 +60,11 @@ class MetricKey(NamedTuple):
     chance: float | None = None
 
     @property
+    def interval(self) -> bool:
+        """Whether aggregation gives it an interval: all numbers but the cells of category by condition (figures 6 and S2 have none either)."""
+        return len(self.slice) < 2 and self.name != "two_afc_minus_average"
+
+    @property
     def label(self) -> str:
         """``name`` or ``name[family=identity]``."""
         return self.name + (f"[{','.join(f'{k}={v}' for k, v in self.slice)}]" if self.slice else "")

@@ -545,7 +545,8 @@ def test_ready_made_epochs_are_ordered_by_name(tmp_path):
 
 
 class FakeSource:
-    layout, kind, subjects = "simulated", "runs", (1, 2)
+    layout = description = "simulated"
+    kind, subjects = "runs", (1, 2)
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs

@@ -1,0 +1,128 @@
+"""How each EEG-to-image retrieval model is trained: table S7 of EEG-EditBench and, where it is silent, the released codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+STEP_EPOCHS, STEP_FACTOR = 50, 0.1  # StepLR of ATS's released code
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a model is trained.
+
+    Attributes:
+        epochs: passes over the training items, at most.
+        batch_size: pairs a step; all items, where there are fewer.
+        optimizer: "adam" or "adamw".
+        lr: learning rate, of all of training or at its start.
+        weight_decay: of the optimiser.
+        betas: of the optimiser.
+        schedule: "none", "cosine" (to 0 at the last step, no warm-up) or "step" (a tenth every 50 epochs).
+        grad_clip: largest norm of all gradients together; 0 does not clip.
+        precision: "float32", or "bfloat16" on devices that are good at it (CUDA from Ampere on) and float32 elsewhere.
+        selection: which weights are kept: "last", or "validation" for those with the lowest loss on held-out training concepts.
+        validation_concepts: share of the training concepts held out for "validation"; an image is never held out without its concept.
+        shuffle: a new order each epoch.
+        drop_last: leave out what does not fill a batch.
+        patience: stop after so many epochs in which the loss (validation loss if there is one, else training loss) fell by no more
+            than `min_delta`; 0 never stops early.
+        min_delta: see `patience`.
+        decay_all: False leaves biases and normalisation layers out of the weight decay, as transformers' Trainer does.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: str
+    lr: float
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    schedule: str = "none"
+    grad_clip: float = 0.0
+    precision: str = "float32"
+    selection: str = "last"
+    validation_concepts: float = 0.05
+    shuffle: bool = True
+    drop_last: bool = False
+    patience: int = 0
+    min_delta: float = 0.0
+    decay_all: bool = True
+
+    def __post_init__(self) -> None:
+        choices = {
+            "optimizer": ("adam", "adamw"),
+            "schedule": ("none", "cosine", "step"),
+            "precision": ("float32", "bfloat16"),
+            "selection": ("last", "validation"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.epochs < 1 or self.batch_size < 2:
+            raise ValueError(f"epochs must be at least 1 and batch_size at least 2, got {self.epochs} and {self.batch_size}")
+        if not 0 < self.lr < math.inf or min(self.weight_decay, self.grad_clip, self.patience, self.min_delta) < 0:
+            raise ValueError("lr must be positive, and weight_decay, grad_clip, patience and min_delta not negative")
+        if not 0 < self.validation_concepts < 1:
+            raise ValueError(f"validation_concepts must lie between 0 and 1, got {self.validation_concepts}")
+
+
+# Epochs, batch, optimiser, rate and schedule: table S7 of EEG-EditBench. What it leaves open is from the released codes.
+_TABLE_S7 = {
+    "nice": TrainingSettings(200, 1000, "adam", 2e-4, betas=(0.5, 0.999)),
+    "mb2c": TrainingSettings(1000, 2048, "adam", 2e-4, betas=(0.5, 0.999), drop_last=True, patience=100),
+    "atm": TrainingSettings(80, 1024, "adamw", 3e-4, weight_decay=0.01),
+    "ubp": TrainingSettings(50, 1024, "adamw", 1e-4, weight_decay=1e-4, patience=5, min_delta=1e-3),
+    "ats": TrainingSettings(150, 1024, "adamw", 1e-4, weight_decay=1e-4, schedule="step", patience=5),
+    "brain-hive": TrainingSettings(
+        25,
+        1024,
+        "adamw",
+        5e-4,
+        weight_decay=0.05,
+        betas=(0.9, 0.995),
+        schedule="cosine",
+        grad_clip=1.0,
+        precision="bfloat16",
+        decay_all=False,
+    ),
+    "hyfi": TrainingSettings(50, 1024, "adamw", 3e-4, weight_decay=1e-4, patience=5),
+    "neurobridge": TrainingSettings(50, 1024, "adamw", 1e-4, weight_decay=1e-4, drop_last=True),
+}
+
+
+def settings_for(model_type: str, **changes: Any) -> TrainingSettings:
+    """Settings of a method as EEG-EditBench trained it (table S7), with `changes`.
+
+    Raises:
+        ValueError: an unknown model type, or a value out of range.
+    """
+    if model_type not in _TABLE_S7:
+        raise ValueError(f"unknown model type {model_type!r}: expected one of {', '.join(_TABLE_S7)}")
+    return dataclasses.replace(_TABLE_S7[model_type], **changes)
+
+
+def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """The optimiser of all parameters that are trained."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    norms = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, (nn.LayerNorm, nn.BatchNorm2d))}
+    plain = [] if settings.decay_all else [name for name in trained if name in norms or name.endswith("bias")]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for name, p in trained.items() if name not in plain], "weight_decay": settings.weight_decay}
+    ]
+    if plain:
+        groups.append({"params": [trained[name] for name in plain], "weight_decay": 0.0})
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=settings.lr, betas=settings.betas)
+
+
+def rate_of(settings: TrainingSettings, epoch: int, step: int, steps: int) -> float:
+    """Learning rate of a step; epoch and step count from 0."""
+    if settings.schedule == "cosine":
+        return settings.lr * 0.5 * (1 + math.cos(math.pi * (epoch * steps + step) / (settings.epochs * steps)))
+    return settings.lr * STEP_FACTOR ** (epoch // STEP_EPOCHS) if settings.schedule == "step" else settings.lr
