@@ -66,7 +66,7 @@ def render(record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> str:
     parts = [
         f"<h1>EEG-EditBench: {_esc(record.model.id)}</h1>",
         _banner(record),
-        f"<p>{_esc(record.data)}</p>",
+        f"<p>EEG: {_esc(record.data)}</p>",
         _headline_table(record),
         *(_figure(title, caption, svg) for title, caption, svg in _figures(record)),
         _gallery(record, gallery),
@@ -102,6 +102,11 @@ def number(metric: Metric) -> str:
     return f"{metric.value:.{digits}f}{spread}"
 
 
+def plural(n: int, noun: str) -> str:
+    """``1 subject``, ``2 subjects``."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def interval(metric: Metric) -> str:
     """A 95 % interval in words, or a dash."""
     return f"[{metric.ci95[0]:.1f}, {metric.ci95[1]:.1f}]" if metric.ci95 else "–"
@@ -111,7 +116,8 @@ def _figures(record: ResultRecord) -> Iterable[tuple[str, str, str]]:
     afc = {tuple(m.slice.items()): m for m in record.metrics if m.name == "two_afc" and m.value is not None}
     families = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "family"]
     subtypes = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "subtype"]
-    note = "Bars are means over subjects, whiskers 95 % bootstrap intervals over subjects, dashed lines chance."
+    whiskers = ", whiskers 95 % bootstrap intervals over subjects" if any(m.ci95 for _, m in families) else ""
+    note = f"Bars are means over subjects{whiskers}, dashed lines chance."
     yield "2AFC by edit family", note, _bars(families, "2AFC (%)")
     if subtypes:
         yield (
@@ -189,7 +195,7 @@ def _headline_table(record: ResultRecord) -> str:
     )
     n = record.metrics[0].n
     return (
-        f"<table class=headline><caption>Mean ± population SD over {n} subjects (seeds averaged within subject), 95 % interval over subjects. Percent, pairing gain in "
+        f"<table class=headline><caption>Mean ± population SD over {plural(n, 'subject')} (seeds averaged within subject), 95 % interval over subjects. Percent, pairing gain in "
         f"percentage points.</caption><thead><tr><th scope=col></th><th scope=col>score</th><th scope=col>95 % CI</th><th scope=col>chance</th></tr></thead><tbody>{rows}</tbody></table>"
     )
 

@@ -168,11 +168,11 @@ def headline_table(record: ResultRecord) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    from ._editbench_report import headline, interval, number
+    from ._editbench_report import headline, interval, number, plural
 
     n = record.metrics[0].n
     table = Table(
-        title=f"{escape(record.model.id)} on EEG-EditBench, release {escape(record.benchmark.release)} ({n} subjects, {len(record.runs)} runs)",
+        title=f"{escape(record.model.id)} on EEG-EditBench, release {escape(record.benchmark.release)} ({plural(n, 'subject')}, {plural(len(record.runs), 'run')})",
         title_justify="left",
     )
     for column, justify in (("", "left"), ("mean ± SD", "right"), ("95 % CI", "right"), ("chance", "right")):

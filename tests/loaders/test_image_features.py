@@ -334,7 +334,8 @@ def test_all_kinds_of_images_give_the_same_features(tmp_path: Path) -> None:
 
 
 def test_undecoded_and_decoded_columns_of_datasets(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     paths = [str(path) for path in _files(tmp_path, 3)]
     column = datasets.Dataset.from_dict({"image": paths}).cast_column("image", datasets.Image())
     expected = image_features(MeanColour(), paths, progress=False)

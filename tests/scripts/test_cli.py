@@ -191,7 +191,7 @@ class TestScore:
         (tmp_path / "eeg.npy").write_bytes(embeddings.eeg[0].read_bytes())
         options = embeddings.options(eeg=[tmp_path / "eeg.npy"], nulls=False, similarity="dot")
         shown = run(*options, "--out", tmp_path / "out")
-        assert shown.code == 0 and "(1 subjects, 1 runs)" in " ".join(shown.out.split())
+        assert shown.code == 0 and "(1 subject, 1 run)" in " ".join(shown.out.split())
         _, record = read_record(tmp_path / "out")
         assert [(r.subject, r.seed) for r in record.runs] == [(1, 0)] and record.protocol.settings["similarity"] == "dot"
         assert not any(metric.name == "null_top1" for metric in record.metrics)
@@ -408,7 +408,7 @@ class TestReport:
         assert "<script" not in text and "<b>random" not in text
         page = _Page(text)
         assert any("<script>alert(1)</script>&me" in part for part in ["".join(page.texts)])
-        assert "<b>random</b> numbers" in page.texts
+        assert "EEG: <b>random</b> numbers" in page.texts
 
     def test_a_name_cannot_be_a_place_of_the_template(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:
         assert run(*embeddings.options(runs=1, model="me/{body}"), "--out", tmp_path / "out").code == 0
