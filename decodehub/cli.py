@@ -98,7 +98,7 @@ def main() -> None:
     import os
 
     try:
-        app()
+        app(prog_name="decodehub")
     except (ValueError, FileNotFoundError, KeyError, ImportError, RuntimeError, OSError) as error:
         if os.environ.get("DECODEHUB_DEBUG"):
             raise

@@ -126,7 +126,7 @@ class ResultRecord(_Part):
     @property
     def is_sample(self) -> bool:
         """Whether the scores are of an embedded sample or a rehearsal and say nothing about the benchmark itself."""
-        return self.benchmark.release == "sample" or self.benchmark.release.startswith("rehearsal")
+        return self.benchmark.release.partition("-")[0] in ("sample", "rehearsal")
 
     def value(self, name: str, **slice_: str) -> float | None:
         """Value of one metric.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import shutil
 import tempfile
@@ -12,12 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import home, sha256_json, write_bytes
+from .files import home, read_data, sha256_file, sha256_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from .registry import Entry
 
 SAMPLE_CONFIG = "sample"
+RELEASE = "release.json"
+RELEASE_SCHEMA = 1
 
 
 def data_folder(
@@ -77,6 +80,7 @@ def builder_class(entry: Entry) -> Any:
 def export_dataset(entry: Entry, **options: Any) -> Path:
     """Write all configs of a dataset as a data-only repository below ``$DECODEHUB_HOME/repos`` and return its folder.
 
+    Beside README and Parquet it holds ``release.json``: release, licence and rows of every config, and the hash of every Parquet file.
     The folder is named by the hash of what is in it and appears only once complete, so a second call returns at once.
 
     Args:
@@ -89,8 +93,9 @@ def export_dataset(entry: Entry, **options: Any) -> Path:
 
     cls = builder_class(entry)
     builders = {c.name: cls(config_name=c.name, **({} if c.name == SAMPLE_CONFIG else options)) for c in cls.BUILDER_CONFIGS}
+    builders = {name: builder for name, builder in builders.items() if not getattr(builder, "is_empty", False)}
     card_text = (entry.folder / "README.md").read_text(encoding="utf-8")
-    key = sha256_json([card_text, {name: builder.hash for name, builder in builders.items()}]).removeprefix("sha256:")[:16]
+    key = sha256_json([RELEASE_SCHEMA, card_text, {name: builder.hash for name, builder in builders.items()}]).removeprefix("sha256:")[:16]
     folder = home() / "repos" / f"{entry.name}-{key}"
     if folder.is_dir():
         return folder
@@ -116,6 +121,7 @@ def export_dataset(entry: Entry, **options: Any) -> Path:
         infos.to_dataset_card_data(card.data)
         configs.to_dataset_card_data(card.data)
         write_bytes(part / "README.md", str(card).encode())
+        write_json(part / RELEASE, _release(entry, part, builders, card.data.get("license")))
         try:
             part.rename(folder)
         except OSError:  # another process was first: its folder has the same content
@@ -123,3 +129,42 @@ def export_dataset(entry: Entry, **options: Any) -> Path:
                 raise
             shutil.rmtree(part)
     return folder
+
+
+def read_release_file(folder: Path) -> dict[str, Any]:
+    """The ``release.json`` of an exported or downloaded dataset repository.
+
+    Raises:
+        ValueError: missing, malformed, or of a newer schema.
+    """
+    path = Path(folder) / RELEASE
+    try:
+        release = json.loads(read_data(path))
+        version = release["schema_version"]
+        if not (isinstance(release["dataset"], str) and isinstance(release["configs"], dict) and isinstance(release["files"], dict)):
+            raise TypeError("dataset, configs or files are of another type")
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not the description of a release: {error!r}; export or download it anew") from None
+    if version != RELEASE_SCHEMA:
+        raise ValueError(
+            f"{path} has schema version {version}, this decodehub reads {RELEASE_SCHEMA}: update it (pip install -U decodehub)"
+        )
+    return release
+
+
+def _release(entry: Entry, folder: Path, builders: dict[str, Any], card_licence: str | None) -> dict[str, Any]:
+    import pyarrow.parquet as pq
+
+    configs: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    for name, builder in builders.items():
+        shards = sorted((folder / name).glob("*.parquet"))
+        releases = {value for shard in shards for value in pq.read_table(shard, columns=["release"])["release"].unique().to_pylist()}
+        configs[name] = {
+            "releases": sorted(releases),
+            "license": builder.info.license or card_licence,
+            "description": builder.info.description,
+            "rows": {split: info.num_examples for split, info in builder.info.splits.items()},
+        }
+        files |= {shard.relative_to(folder).as_posix(): sha256_file(shard) for shard in shards}
+    return {"schema_version": RELEASE_SCHEMA, "dataset": entry.name, "configs": configs, "files": files}

@@ -1,0 +1,91 @@
+"""Labels and recordings of a unit, from a folder of downloads or from the sample.
+
+A folder has one sub-folder a data set, each as its owner publishes it (``sources.yaml`` says where):
+
+    FOLDER/neuroprobev2/           Brain Treebank: sub_1_trial001.h5, localization/, electrode_labels/, transcripts/, ...
+    FOLDER/kelesbyd2024/           DANDI 000623: sub-CS41/....nwb; and labels/TASK_binary_labels.csv
+    FOLDER/berezutskayapippi2022/  OpenNeuro ds003688; and labels/TASK_binary_labels.csv
+    FOLDER/DATASET/processed/      optional: RECORDING_ID.h5 as torch_brain prepares them, read in place of the recording
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from decodehub.loaders.ieeg.events import neuroprobe_events, pippi_events
+from decodehub.loaders.ieeg.labels import EventTable, LabelTable, label_table, labels_csv_name, read_labels_csv
+from decodehub.loaders.ieeg.recording import Recording
+from decodehub.repos import data_folder
+
+from . import sample
+from .vocabulary import find_session
+
+NAME = "imindbench"
+PIPPI_TASKS = ("onset", "speech", "word_index", "word_gap", "word_length")  # those that its annotations carry
+
+
+def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "labels") -> Path:
+    """`data_dir`; ``$DECODEHUB_HOME/imindbench``; else the sample (`sample.FOLDER`), with a warning."""
+    means = ", which is SIMULATED (recordings and labels are got from three sources: see the card)"
+    return data_folder(NAME, data_dir, config, lambda: sample.FOLDER, means)
+
+
+def unit_labels(folder: Path, dataset: str, subject_session: str, task: str) -> LabelTable:
+    """Label table of one unit, before splitting and balancing.
+
+    Args:
+        folder: as `resolve_folder` gives it.
+        dataset, subject_session, task: of the unit.
+
+    Raises:
+        KeyError: no such session or task. FileNotFoundError: what the labels are made from is not there; the message says what is missing.
+    """
+    if folder == sample.FOLDER:
+        return sample.sample_recording(dataset, subject_session).labels(task)
+    session = find_session(dataset, subject_session)
+    root = _root(folder, dataset)
+    if dataset == "neuroprobev2":
+        subject, trial = int(session.subject[3:]), int(session.session[4:])
+        return label_table(_neuroprobe(root, subject, trial, task not in ("speech", "pitch")), task)
+    published = root / "labels" / labels_csv_name(task)
+    if published.is_file():
+        return read_labels_csv(published, dataset, task)
+    if dataset == "berezutskayapippi2022" and task in PIPPI_TASKS:
+        return label_table(_pippi(root), task)
+    raise FileNotFoundError(
+        f"{dataset}/{task}: {published} does not exist. It is one of the published label tables; see the card of {NAME}"
+    )
+
+
+def open_recording(folder: Path, dataset: str, subject_session: str) -> Recording:
+    """The recording of a session; nothing but its header is read.
+
+    Raises:
+        KeyError: no such session. FileNotFoundError, ValueError: the files are not there or not as expected (see the readers).
+    """
+    if folder == sample.FOLDER:
+        return sample.sample_recording(dataset, subject_session)
+    from decodehub.loaders.ieeg import readers
+
+    session = find_session(dataset, subject_session)
+    return readers.open_recording(_root(folder, dataset), dataset, session.recording_id)
+
+
+def _root(folder: Path, dataset: str) -> Path:
+    root = folder / dataset
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} does not exist: it should hold the download of {dataset}; see the card of {NAME}")
+    return root
+
+
+@lru_cache(maxsize=8)
+def _neuroprobe(root: Path, subject: int, trial: int, features: bool) -> EventTable:
+    own = root if (root / "time_alignment").is_dir() else None
+    return neuroprobe_events(subject, trial, folder=own, features=root if features else None)
+
+
+@lru_cache(maxsize=2)
+def _pippi(root: Path) -> EventTable:
+    return pippi_events(root)

@@ -1,0 +1,1 @@
+"""Intracranial EEG of the iMINDBench data sets: recordings, labels, splits, and a simulator."""
