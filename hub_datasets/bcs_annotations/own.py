@@ -1,0 +1,137 @@
+"""Releases of one's own: from folders of images, and with the answers of further annotators."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+
+from decodehub.files import read_data
+from decodehub.loaders.images import MAX_BYTES
+from decodehub.loaders.reconstruction_pairs import ReconstructionPair, pair_folders, parse_pair_id
+
+from .release import AnnotationRow, Header, PairRow, Release, ReleaseError, new_folder, pixel_hash, read_release, write_release
+from .splits import SEED, PairInfo, concept_group, split_pairs
+
+
+def copy_image(path: Path, work: Path, role: str) -> tuple[str, str]:
+    """Copy an image into a new release under the hash of its pixels.
+
+    Args:
+        path: of the image. work: the folder in the making. role: "references" or "reconstructions".
+
+    Returns:
+        Its path below `work`, and the hash.
+
+    Raises:
+        ReleaseError: no image, or a pointer in its place.
+    """
+    try:
+        data = read_data(path, max_bytes=MAX_BYTES)
+        digest = pixel_hash(data, str(path))
+    except (FileNotFoundError, ValueError) as error:
+        raise ReleaseError(str(error)) from None
+    name = f"{role}/{digest.removeprefix('sha256:')[:32]}{path.suffix.lower()}"
+    if not (work / name).is_file():
+        (work / role).mkdir(exist_ok=True)
+        (work / name).write_bytes(data)  # not atomic: the whole folder is renamed into place
+    return name, digest
+
+
+def pairs_from_folders(
+    references: Path, reconstructions: Path, out: Path, *, method: str, release: str, license: str, seed: int = SEED
+) -> tuple[Release, dict[str, list[Path]]]:
+    """Make a release without annotations from two folders of images (see `pair_folders` for how they are paired).
+
+    Args:
+        references, reconstructions: folders of images.
+        out: where to write; it must not exist yet.
+        method: name of the method where neither folder nor file name says it.
+        release, license: for the header.
+        seed: of the split, 70/15/15 by concept and reference image.
+
+    Returns:
+        The release, and the files that found no partner by role.
+
+    Raises:
+        FileNotFoundError, ValueError: see `pair_folders`.
+        ReleaseError: an image that cannot be read.
+    """
+    found = pair_folders(references, reconstructions)
+    with new_folder(out) as work:
+        copied = {
+            path: copy_image(path, work, role)
+            for role, paths in (
+                ("references", {pair.reference for pair in found.pairs}),
+                ("reconstructions", {pair.reconstruction for pair in found.pairs}),
+            )
+            for path in sorted(paths)
+        }
+        infos = {
+            pair.key: PairInfo(pair.key, pair.method or method, _concept(pair), copied[pair.reference][1], copied[pair.reconstruction][1])
+            for pair in found.pairs
+        }
+        split_of = split_pairs(infos.values(), seed=seed)
+        rows = []
+        for pair in found.pairs:
+            info = infos[pair.key]
+            rank, candidate = _rank(pair)
+            row = {
+                "pair_id": pair.key,
+                "method": info.method,
+                "subject": pair.subject,
+                "concept": info.concept,
+                "rank": rank,
+                "candidate": candidate,
+                "reference": copied[pair.reference][0],
+                "reconstruction": copied[pair.reconstruction][0],
+                "reference_sha256": info.reference_sha256,
+                "reconstruction_sha256": info.reconstruction_sha256,
+                "split": split_of[pair.key],
+            }
+            rows.append(PairRow.model_validate(row))
+        title = "Reconstruction pairs, not annotated"
+        header = Header(release=release, title=title, license=license, annotators=[], split_rule="reference", split_seed=seed)
+        write_release(work, header, rows, [])
+    left = {"references": found.unmatched_references, "reconstructions": found.unmatched_reconstructions}
+    return read_release(out), left
+
+
+def add_annotations(base: Release, answers: Mapping[str, list[AnnotationRow]], out: Path, *, release: str) -> Release:
+    """A copy of a release with the answers of further annotators.
+
+    Args:
+        base: the release that was annotated.
+        answers: rows by annotator.
+        out: where to write; it must not exist yet.
+        release: name of the new release. The sample stays the sample.
+
+    Raises:
+        ReleaseError: an annotator that the release has already.
+    """
+    if known := sorted(set(answers) & set(base.header.annotators)):
+        raise ReleaseError(f"{base.folder} has answers of {known[0]!r} already: give the annotator another name")
+    name = base.header.release if base.header.release == "sample" else release
+    header = base.header.model_copy(update={"release": name, "annotators": [*base.header.annotators, *answers]})
+    with new_folder(out) as work:
+        for file in sorted({file for pair in base.pairs for file in (pair.reference, pair.reconstruction)}):
+            (work / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(base.folder / file, work / file)
+        write_release(work, header, base.pairs, [*base.annotations, *chain.from_iterable(answers.values())], base.human)
+    return read_release(out)
+
+
+def _concept(pair: ReconstructionPair) -> str:
+    try:
+        return concept_group(parse_pair_id(pair.key).concept)
+    except ValueError:
+        return concept_group(pair.reference.stem.removesuffix("__reference"))
+
+
+def _rank(pair: ReconstructionPair) -> tuple[int | None, int | None]:
+    try:
+        parsed = parse_pair_id(pair.key)
+    except ValueError:
+        return None, None
+    return parsed.rank, parsed.candidate
