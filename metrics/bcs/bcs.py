@@ -1,0 +1,177 @@
+"""``evaluate.load("bcs")``: how well reconstructed images can be recovered, perceptually and semantically, for images of any kind."""
+
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from decodehub.hub_models.bcs.images import source
+from decodehub.metrics.bcs.heads import SAMPLE, SAMPLE_WARNING, load_head
+from decodehub.metrics.bcs.scoring import QUESTIONS, REGIMES, Settings, describe, regimes
+
+DESCRIPTION = """\
+BCS (BCI-Coherence Score) asks whether the reference image can still be recovered from a reconstruction that was decoded from the brain: twelve
+question scores in [0, 1], their perceptual mean T-PAS and their semantic mean T-SAS, predicted from frozen image encoders by a head that was
+trained on the consensus of vision-language models. Higher is better.
+"""
+
+CITATION = """@article{tiwari2026lost,
+  title = {Lost in Visual Translation: A VLM-Assisted Perceptual-Semantic Coherence Framework for EEG-to-Image Reconstruction},
+  author = {Tiwari, Sukriti and Subrahmanyam, BHVSP and Goyal, Nidhi and Patnaik, Sai Amrit},
+  journal = {arXiv preprint arXiv:2607.12364},
+  year = {2026}
+}"""
+
+INPUTS = """
+Args:
+    predictions: n reconstructions: paths, encoded bytes, PIL images, (h, w, 3) uint8 arrays, or dicts of bytes and path.
+    references: n reference images, one a reconstruction; repeat a reference that several reconstructions are of.
+    model: the trained head: a folder, "ORG/NAME" of the Hub, or "sample"; by default the name the metric was loaded with
+        (`evaluate.load("bcs", "sample")`).
+    method, subject, concept: n names each, or None. Methods get numbers of their own; intervals are over concepts, else over references.
+    per_pair: True for the scores of every pair too.
+    batch_size, progress: images encoded at once; whether to show a bar.
+    n_bootstrap, seed, threshold: of the intervals; what counts as high in the regimes (.5 in the paper).
+Returns:
+    t_pas, t_sas, t_pas_ci95, t_sas_ci95, question_means, regime_shares, regime_shares_ci95 (high_p_high_s: coherent; high_p_low_s: plausible but
+    wrong; low_p_high_s: meaning without likeness; low_p_low_s: failed), by_method, n_pairs, n_images, model, release, output_type, encoders, and with
+    a sample head a warning. An interval that is not defined is None.
+"""
+
+FEATURES = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
+
+
+@evaluate.utils.file_utils.add_start_docstrings(DESCRIPTION, INPUTS)
+class BCSMetric(evaluate.Metric):
+    """BCS of pairs of images. What goes to the library's table are content hashes; images are decoded when they are encoded, each once."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        self._sources: dict = {}
+        self._heads: dict = {}
+        self._rows = 0
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=FEATURES,
+            reference_urls=["https://arxiv.org/abs/2607.12364"],
+        )
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """As in `evaluate`, with images."""
+        sides = {"predictions": predictions, "references": references}
+        for name, images in sides.items():
+            if (
+                images is None
+                or isinstance(images, (str, bytes, dict))
+                or not hasattr(images, "__len__")
+                or getattr(images, "ndim", 4) == 3
+            ):
+                raise TypeError(f"{name} must be a sequence of images, got {type(images).__name__}")
+        if len(predictions) != len(references) or not len(references):
+            raise ValueError(f"expected as many predictions as references and at least one, found {len(predictions)} and {len(references)}")
+        digests = {name: [self._remember(image, name, i) for i, image in enumerate(images)] for name, images in sides.items()}
+        super().add_batch(**digests, **kwargs)
+        self._rows += len(references)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """As in `evaluate`, with one pair of images."""
+        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
+
+    def _remember(self, image: Any, name: str, row: int) -> str:
+        found = source(image, f"{name[:-1]} {self._rows + row}")
+        self._sources.setdefault(found.digest, found)
+        return found.digest
+
+    def _compute(
+        self,
+        predictions: list,
+        references: list,
+        model: Any = None,
+        method: Any = None,
+        subject: Any = None,
+        concept: Any = None,
+        per_pair: bool = False,
+        batch_size: int = 32,
+        progress: bool = True,
+        n_bootstrap: int = 1000,
+        seed: int = 0,
+        threshold: float = 0.5,
+    ) -> dict:
+        sources, self._sources, self._rows = self._sources, {}, 0
+        n = len(references)
+        names = {"method": method, "subject": subject, "concept": concept}
+        for name, values in names.items():
+            if values is not None and (isinstance(values, str) or len(values) != n):
+                raise ValueError(f"{name} must be {n} names, one a pair, found {values if isinstance(values, str) else len(values)}")
+        if missing := {*predictions, *references} - set(sources):
+            raise ValueError(
+                f"{len(missing)} images were added in another process: score there and gather the scores, or add all of them in this one"
+            )
+        settings = Settings(threshold, n_bootstrap, seed)
+        if model is None and self.config_name not in (None, "default"):
+            model = self.config_name
+        head = self._head(model, progress)
+        left, right = ([sources[digest] for digest in side] for side in (references, predictions))
+        output = head.score_sources(left, right, batch_size, progress)
+        scores = output.question_scores.numpy()
+        concepts = [c if c is not None else r for c, r in zip(concept if concept is not None else [None] * n, references)]
+        methods = None if method is None else [None if m is None else str(m) for m in method]
+        numbers = describe(scores, [str(c) for c in concepts], methods, settings)
+        result = _summary([number for number in numbers if "method" not in dict(number.slice)])
+        if methods is not None:
+            found = sorted({m for m in methods if m is not None})
+            result["by_method"] = {m: _summary([x for x in numbers if ("method", m) in x.slice]) for m in found}
+        result |= {
+            "n_pairs": n,
+            "n_images": len({*predictions, *references}),
+            "model": str(model) if model is not None else head.config.name_or_path,
+            "release": head.config.release,
+            "output_type": head.config.output_type,
+            "encoders": [entry["id"] for entry in head.config.encoders],
+        }
+        if head.config.release == SAMPLE:
+            result["warning"] = SAMPLE_WARNING
+        if per_pair:
+            result["per_pair"] = _rows(output, names, predictions, references, settings.threshold)
+        return result
+
+    def _head(self, model: Any, progress: bool) -> Any:
+        key = None if model is None else str(model)
+        if key not in self._heads:
+            self._heads = {key: load_head(model, progress)}
+        return self._heads[key]
+
+
+def _summary(numbers: list) -> dict:
+    by = {(x.name, dict(x.slice).get("question") or dict(x.slice).get("regime")): x for x in numbers}
+    interval = {key: (list(x.ci95) if np.isfinite(x.ci95).all() else None) for key, x in by.items()}
+    return {
+        "t_pas": by["t_pas", None].value,
+        "t_sas": by["t_sas", None].value,
+        "t_pas_ci95": interval["t_pas", None],
+        "t_sas_ci95": interval["t_sas", None],
+        "question_means": {q: by["question_mean", q].value for q in QUESTIONS},
+        "regime_shares": {r: by["regime_share", r].value for r in REGIMES},
+        "regime_shares_ci95": {r: interval["regime_share", r] for r in REGIMES},
+    }
+
+
+def _rows(output: Any, names: dict, predictions: list, references: list, threshold: float) -> list:
+    scores, spread = output.question_scores.numpy(), output.spread.numpy()
+    t_pas, t_sas = output.t_pas.numpy().astype(float), output.t_sas.numpy().astype(float)
+    where = regimes(t_pas, t_sas, threshold)
+    return [
+        {
+            **{name: values[i] for name, values in names.items() if values is not None},
+            "prediction_sha256": predictions[i],
+            "reference_sha256": references[i],
+            "t_pas": float(t_pas[i]),
+            "t_sas": float(t_sas[i]),
+            "regime": REGIMES[where[i]],
+            "question_scores": {q: float(s) for q, s in zip(QUESTIONS, scores[i])},
+            "spread": float(spread[i].mean()),
+        }
+        for i in range(len(references))
+    ]

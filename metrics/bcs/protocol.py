@@ -1,0 +1,274 @@
+"""The protocol ``bcs-v1.0``: predictions files (twelve scores a pair), the table of pairs, records and their re-scoring.
+
+A record is of one of two kinds. "score" says how well reconstructions can be recovered according to a head. "evaluation" says how well a head
+predicts the consensus of annotators on held-out concepts, beside baselines; its table holds the targets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from decodehub.files import atomic_path, inside, read_data, sha256_file, sha256_json, write_json
+from decodehub.records import (
+    BenchmarkInfo,
+    Coverage,
+    Metric,
+    ModelInfo,
+    Protocol,
+    RecordError,
+    ResultRecord,
+    Run,
+    environment,
+    now,
+    protocol_hash,
+    write_record,
+)
+
+from .scoring import MEASURES, QUESTIONS, Number, Settings, agreement, describe
+
+BENCHMARK_ID = "bcs"
+PROTOCOL = "bcs-v1.0"
+TABLE, PREDICTIONS = "pairs.json", "predictions.safetensors"
+SAMPLE = "sample"
+COLUMNS = ("pair_id", "method", "subject", "concept", "reference_sha256", "reconstruction_sha256")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs that were scored.
+
+    Attributes:
+        release: of the reconstructions; ``"sample"`` marks numbers without scientific meaning.
+        rows: one dict a pair with the keys `COLUMNS`; method, subject and concept may be None.
+        targets, weights: (n, 12) consensus of annotators, NaN and 0 where unknown; None where there are no annotations.
+    """
+
+    release: str
+    rows: Sequence[Mapping[str, Any]]
+    targets: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    @property
+    def concepts(self) -> list[str]:
+        """What intervals are over: the concept, else the reference image."""
+        return [row["concept"] or row["reference_sha256"] for row in self.rows]
+
+    def table(self) -> dict[str, Any]:
+        """JSON content of the table."""
+        table: dict[str, Any] = {"release": self.release, "questions": list(QUESTIONS), "pairs": [dict(row) for row in self.rows]}
+        if self.targets is not None and self.weights is not None:
+            table["targets"] = [[None if np.isnan(t) else float(t) for t in row] for row in self.targets]
+            table["weights"] = [[float(w) for w in row] for row in self.weights]
+        return table
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a head gave.
+
+    Attributes:
+        question_scores: (n, 12) in [0, 1]. spread: (n, 12) SD over the members, or None.
+        baselines: (n, 12) scores by name of other predictors, for an evaluation.
+    """
+
+    question_scores: np.ndarray
+    spread: np.ndarray | None = None
+    baselines: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Rescored(NamedTuple):
+    """What `rescore` gives: the metrics that the record should state, with pairs and scores."""
+
+    metrics: tuple[Metric, ...]
+    pairs: Pairs
+    scores: Scores
+
+
+def score_pairs(pairs: Pairs, scores: Scores, settings: Settings | None = None) -> tuple[Metric, ...]:
+    """Every number of the protocol: of the pairs and, where there are targets, of the agreement with them.
+
+    Raises:
+        ValueError: shapes that do not agree, or scores outside [0, 1].
+    """
+    settings = settings or Settings()
+    methods = [row["method"] for row in pairs.rows]
+    numbers = describe(scores.question_scores, pairs.concepts, methods, settings)
+    if pairs.targets is not None and pairs.weights is not None:
+        predictors = {"": scores.question_scores, **scores.baselines}
+        for name, values in predictors.items():
+            slice_ = (("baseline", name),) if name else ()
+            numbers += agreement(values, pairs.targets, pairs.weights, pairs.concepts, settings, slice_)
+    return tuple(_metric(number) for number in numbers)
+
+
+def make_record(
+    folder: Path,
+    pairs: Pairs,
+    scores: Scores,
+    *,
+    model: ModelInfo,
+    data: str,
+    encoders: Sequence[Mapping[str, Any]],
+    output_type: str = "continuous",
+    head_release: str | None = None,
+    training: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
+    device: str = "cpu",
+) -> ResultRecord:
+    """Score the pairs and write a record folder: predictions, table of pairs, ``record.json`` last.
+
+    Args:
+        folder: where to write; a record that is there is replaced.
+        pairs, scores: what was scored and what the head gave.
+        model: the head. data: what the reconstructions are, in words.
+        encoders: ids and fingerprints of the frozen encoders.
+        output_type: "continuous" or "ordinal".
+        head_release: release of the annotations that the head was trained on. A head of the sample makes the record one of the sample.
+        training: settings that the head was trained with, for an evaluation.
+        settings: of the protocol.
+
+    Raises:
+        ValueError: as :func:`score_pairs`.
+    """
+    settings = settings or Settings()
+    if head_release == SAMPLE and pairs.release != SAMPLE:
+        pairs = dataclasses.replace(pairs, release=SAMPLE)
+    scores = _as_saved(scores)
+    metrics = score_pairs(pairs, scores, settings)
+    folder = Path(folder)
+    digest = save_scores(folder / PREDICTIONS, scores)
+    table = pairs.table()
+    write_json(folder / TABLE, table)
+    protocol = dataclasses.asdict(settings) | {
+        "kind": "score" if pairs.targets is None else "evaluation",
+        "output_type": output_type,
+        "head_release": head_release,
+        "encoders": [dict(entry) for entry in encoders],
+        "training": dict(training) if training is not None else None,
+    }
+    protocol = dict(sorted(protocol.items()))
+    n_concepts = len(set(pairs.concepts))
+    record = ResultRecord(
+        benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=pairs.release, content_hash=sha256_json(table), table=TABLE),
+        protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
+        model=model,
+        data=data,
+        aggregation=f"means over {len(pairs.rows)} pairs; 95 % percentile intervals from {settings.n_bootstrap} resamples of {n_concepts} concepts",
+        runs=[Run(subject=0, seed=0, predictions=PREDICTIONS, sha256=digest)],
+        coverage=Coverage(rule="one file of all pairs", expected=1, present=1),
+        metrics=list(metrics),
+        environment=environment(device=device, dtype="float32"),
+        created=now(),
+    )
+    write_record(folder, record)
+    return record
+
+
+def _as_saved(scores: Scores) -> Scores:
+    """The scores as float32, as the file holds them: numbers are to be those of the file."""
+    baselines = {name: np.asarray(values, dtype=np.float32) for name, values in sorted(scores.baselines.items())}
+    spread = None if scores.spread is None else np.asarray(scores.spread, dtype=np.float32)
+    return Scores(np.asarray(scores.question_scores, dtype=np.float32), spread, baselines)
+
+
+def save_scores(path: Path, scores: Scores) -> str:
+    """Write scores as float32 safetensors, whole or not at all, and return the hash of the file."""
+    tensors = {"question_scores": scores.question_scores} | {f"baseline/{name}": values for name, values in scores.baselines.items()}
+    if scores.spread is not None:
+        tensors["spread"] = scores.spread
+    with atomic_path(path) as part:
+        save_file({name: np.ascontiguousarray(values, dtype=np.float32) for name, values in sorted(tensors.items())}, part)
+    return sha256_file(path)
+
+
+def load_scores(path: Path) -> Scores:
+    """Read scores of :func:`save_scores`.
+
+    Raises:
+        ValueError: not such a file.
+    """
+    read_data(path)
+    try:
+        tensors = load_file(path)
+    except Exception as error:  # safetensors has its own error class for damaged files
+        raise ValueError(f"{path} cannot be read as predictions: {error}") from None
+    if "question_scores" not in tensors:
+        raise ValueError(f"{path} has the tensors {sorted(tensors)}, expected question_scores")
+    baselines = {name.removeprefix("baseline/"): values for name, values in tensors.items() if name.startswith("baseline/")}
+    return Scores(tensors["question_scores"], tensors.get("spread"), dict(sorted(baselines.items())))
+
+
+def load_pairs(folder: Path, record: ResultRecord) -> Pairs:
+    """The table of pairs saved beside a record, checked against the record's content hash.
+
+    Raises:
+        RecordError: missing, malformed or another table.
+    """
+    path = Path(folder) / record.benchmark.table
+    try:
+        table = json.loads(read_data(inside(folder, record.benchmark.table)))
+        if table["questions"] != list(QUESTIONS) or any(set(row) != set(COLUMNS) for row in table["pairs"]):
+            raise ValueError("its questions or columns are others")
+        both = [np.array(table[key], dtype=np.float64) if key in table else None for key in ("targets", "weights")]
+        pairs = Pairs(table["release"], table["pairs"], *both)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path} is not the table of this record: {error}") from None
+    if (found := sha256_json(table)) != record.benchmark.content_hash or pairs.release != record.benchmark.release:
+        raise RecordError(f"{path} is another table: expected {record.benchmark.content_hash}, found {found}")
+    return pairs
+
+
+def rescore(folder: Path, record: ResultRecord) -> Rescored:
+    """Score a record anew from its saved predictions and table; `metrics` of the result are what it should state.
+
+    Raises:
+        RecordError: the table or the protocol is another.
+        ValueError: predictions that cannot be scored.
+    """
+    if record.protocol.name != PROTOCOL:
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    pairs = load_pairs(folder, record)
+    known = {f.name for f in dataclasses.fields(Settings)}
+    try:
+        settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"protocol.settings of the record: {error}") from None
+    scores = load_scores(inside(folder, record.runs[0].predictions))
+    return Rescored(score_pairs(pairs, scores, settings), pairs, scores)
+
+
+def smoke() -> dict[str, float]:
+    """Headline numbers, in percent, of random scores on random pairs."""
+    rng = np.random.default_rng(0)
+    n = 60
+    rows = [dict.fromkeys(COLUMNS) | {"pair_id": str(i), "concept": f"c{i % 12}", "reference_sha256": ""} for i in range(n)]
+    targets = rng.integers(0, 5, (n, len(QUESTIONS))) / 4
+    metrics = score_pairs(Pairs(SAMPLE, rows, targets, np.ones_like(targets)), Scores(rng.random(targets.shape)))
+    return {m.name: 100 * m.value for m in metrics if not m.slice and m.value is not None and m.name in ("t_pas", "t_sas", *MEASURES)}
+
+
+_UNITS = {"q_r": "correlation", "q_rho": "correlation", "pas_r": "correlation", "sas_r": "correlation", "regime_share": "share"}
+_BETTER = {"t_pas": True, "t_sas": True, "question_mean": True, "regime_share": None}
+
+
+def _metric(number: Number) -> Metric:
+    scored = np.isfinite(number.value)
+    interval = number.ci95 if scored and np.isfinite(number.ci95).all() else None
+    return Metric(
+        name=number.name,
+        slice=dict(number.slice),
+        value=number.value if scored else None,
+        reason=None if scored else "not defined: scores or targets are constant, or there are none",
+        unit=_UNITS.get(number.name, "score"),
+        higher_is_better=_BETTER.get(number.name, not number.name.endswith("_mae")),
+        n=number.n,
+        ci95=interval,
+    )
