@@ -43,6 +43,7 @@ def run_job(
     *,
     rank: int = 0,
     world: int = 1,
+    dealt: bool = False,
     progress: bool = True,
     label: str = "items",
 ) -> Report:
@@ -54,13 +55,14 @@ def run_job(
         folder: where the files go.
         settings_hash: hash of everything besides the item that the bytes depend on.
         rank, world: this process and how many share the job (Accelerate's ``process_index`` and ``num_processes``); items are dealt in turn.
+        dealt: `items` are this process's own already.
         progress: show a bar (on rank 0).
         label: what the bar is called.
     """
     folder.mkdir(parents=True, exist_ok=True)
     done = _read_done(folder)
     report = Report([], [], {})
-    keys = list(items)[rank::world]
+    keys = list(items) if dealt else list(items)[rank::world]
     log_path = folder / f"done-{rank}.jsonl"
     unfinished = log_path.is_file() and not log_path.read_bytes().endswith(b"\n")
     with log_path.open("a", encoding="utf-8") as log:
@@ -68,7 +70,7 @@ def run_job(
             log.write("\n")
         for key in tqdm(keys, desc=label, disable=not progress or rank != 0):
             path = inside(folder, key)
-            if key in done and path.is_file() and (settings_hash, sha256_file(path)) in done[key]:
+            if _is_done(done, key, path, settings_hash):
                 report.reused.append(key)
                 continue
             try:
@@ -82,6 +84,17 @@ def run_job(
             os.fsync(log.fileno())
             report.made.append(key)
     return report
+
+
+def unfinished(settings_hashes: Mapping[str, str], folder: Path) -> list[str]:
+    """Keys whose file is missing, damaged, or was made under other settings by whichever process.
+
+    Args:
+        settings_hashes: by key, as given to `run_job`.
+        folder: where the files are.
+    """
+    done = _read_done(folder)
+    return [key for key, settings_hash in settings_hashes.items() if not _is_done(done, key, inside(folder, key), settings_hash)]
 
 
 def map_threads(function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None) -> Iterator[Result]:
@@ -118,6 +131,10 @@ def raise_if_failed(report: Report, label: str) -> None:
         more = f"\n  and {len(report.failed) - 20} more" if len(report.failed) > 20 else ""
         total = len(report.made) + len(report.reused) + len(report.failed)
         raise JobFailed(f"{len(report.failed)} of {total} {label} failed; run again to retry only these:\n" + "\n".join(lines) + more)
+
+
+def _is_done(done: Mapping[str, set[tuple[str, str]]], key: str, path: Path, settings_hash: str) -> bool:
+    return key in done and path.is_file() and (settings_hash, sha256_file(path)) in done[key]
 
 
 def _read_done(folder: Path) -> dict[str, set[tuple[str, str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ class TrainingSettings:
             than `min_delta`; 0 never stops early.
         min_delta: see `patience`.
         decay_all: False leaves biases and normalisation layers out of the weight decay, as transformers' Trainer does.
+        hard_negatives: edits of each image of a batch that join the softmax from EEG to images, at most; 0 for none, as in the paper.
     """
 
     epochs: int
@@ -53,6 +55,7 @@ class TrainingSettings:
     patience: int = 0
     min_delta: float = 0.0
     decay_all: bool = True
+    hard_negatives: int = 0
 
     def __post_init__(self) -> None:
         choices = {
@@ -68,6 +71,8 @@ class TrainingSettings:
             raise ValueError(f"epochs must be at least 1 and batch_size at least 2, got {self.epochs} and {self.batch_size}")
         if not 0 < self.lr < math.inf or min(self.weight_decay, self.grad_clip, self.patience, self.min_delta) < 0:
             raise ValueError("lr must be positive, and weight_decay, grad_clip, patience and min_delta not negative")
+        if self.hard_negatives < 0:
+            raise ValueError(f"hard_negatives must not be negative, got {self.hard_negatives}")
         if not 0 < self.validation_concepts < 1:
             raise ValueError(f"validation_concepts must lie between 0 and 1, got {self.validation_concepts}")
 
@@ -107,9 +112,17 @@ def settings_for(model_type: str, **changes: Any) -> TrainingSettings:
     return dataclasses.replace(_TABLE_S7[model_type], **changes)
 
 
-def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that are trained."""
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+def settings_record(settings: TrainingSettings) -> dict[str, Any]:
+    """The settings as JSON has them; without hard negatives, as they were before there were any, so that runs keep their hash."""
+    record = dataclasses.asdict(settings) | {"betas": list(settings.betas)}
+    return record if settings.hard_negatives else {name: value for name, value in record.items() if name != "hard_negatives"}
+
+
+def make_optimizer(
+    model: nn.Module, settings: TrainingSettings, parameters: Mapping[str, torch.Tensor] | None = None
+) -> torch.optim.Optimizer:
+    """The optimiser of all parameters that are trained, or of the tensors that stand for them in `parameters`, by name."""
+    trained = {name: p if parameters is None else parameters[name] for name, p in model.named_parameters() if p.requires_grad}
     norms = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, (nn.LayerNorm, nn.BatchNorm2d))}
     plain = [] if settings.decay_all else [name for name in trained if name in norms or name.endswith("bias")]
     groups: list[dict[str, Any]] = [

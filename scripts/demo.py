@@ -41,7 +41,7 @@ TRAINING_PHOTOS = {
 
 
 class Stimuli(NamedTuple):
-    """The sample's images as encoded bytes, in score order."""
+    """A release's images as encoded bytes, in score order; no nulls where it has none."""
 
     sources: list[dict[str, Any]]
     edits: list[dict[str, Any]]
@@ -77,17 +77,18 @@ def training_crops(n: int, seed: int = CROP_SEED) -> Iterator[np.ndarray]:
         yield np.asarray(crop)[:, :: -1 if rng.integers(2) else 1]
 
 
-def load_stimuli() -> Stimuli:
-    """The sample release through `load_dataset`, images left encoded."""
+def load_stimuli(data_dir: str | None = "sample") -> Stimuli:
+    """The images of a release through `load_dataset`, left encoded."""
     from datasets import Image, load_dataset
 
     import decodehub  # noqa: F401
 
-    edits = load_dataset("eeg-editbench", "sample", split="test").cast_column("edited_image", Image(decode=False))
-    sources = load_dataset("eeg-editbench", "sources", data_dir="sample", split="test")
+    edits = load_dataset("eeg-editbench", "edits", data_dir=data_dir, split="test").cast_column("edited_image", Image(decode=False))
+    sources = load_dataset("eeg-editbench", "sources", data_dir=data_dir, split="test")
     for column in ("image", "null_image"):
         sources = sources.cast_column(column, Image(decode=False))
-    return Stimuli(list(sources["image"]), list(edits["edited_image"]), list(sources["null_image"]))
+    nulls = list(sources["null_image"])
+    return Stimuli(list(sources["image"]), list(edits["edited_image"]), [] if None in nulls else nulls)
 
 
 @app.command()

@@ -13,13 +13,18 @@ import typer
 
 from decodehub.files import POINTER_MAX_BYTES, pointer_kind
 
+from . import _study_commands
+
 if TYPE_CHECKING:
+    from decodehub.metrics.eeg_editbench.benchmark import Benchmark
     from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
     from decodehub.records import ResultRecord
 
     from ._editbench_report import GalleryItem
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app.command()(_study_commands.targets)
+app.command()(_study_commands.study)
 
 DataDir = Annotated[
     str | None, typer.Option(help='Folder of a release, or "sample"; by default the release that load_dataset("eeg-editbench") gives.')
@@ -121,6 +126,43 @@ def report(record: Annotated[Path, typer.Argument(help="Folder of a record.")], 
 
 
 @app.command()
+def tables(
+    records: Annotated[list[str], typer.Argument(help="Folders of records, one a model; NAME=FOLDER to show a model by another name.")],
+    out: Annotated[Path, typer.Option(help="Folder of the tables and figures.")] = Path("runs/tables"),
+    data_dir: DataDir = None,
+) -> None:
+    """Write the paper's tables and figures of one or more models from their records, the published numbers beside them.
+
+    All records must be of one benchmark table. Numbers are computed anew from the saved predictions.
+
+    Example: decodehub editbench tables nice=runs/nice runs/ridge --out runs/tables --data-dir sample
+    """
+    from rich.console import Console
+
+    from decodehub.metrics.eeg_editbench.protocol import rescore
+    from decodehub.records import check_files, read_record
+
+    from ._study_figures import write_figures
+    from ._study_tables import rich_tables, write_tables
+
+    console = Console()
+    scored, found = {}, {}
+    for argument in records:
+        name, given, path = ("", "", argument) if Path(argument).exists() else argument.rpartition("=")
+        folder, record = read_record(Path(path))
+        name = name if given else record.model.id
+        if name in found:
+            raise ValueError(f"two records are of {name!r}: give one of them another name, as in other-name={path}")
+        check_files(folder, record)
+        with console.status(f"scoring {len(record.runs)} runs of {name}"):
+            found[name], scored[name] = record, rescore(folder, record)
+    for table in rich_tables(scored, found, console.width):
+        console.print(table, "")
+    files = [*write_tables(out, scored, found), *write_figures(out, scored, found, data_dir)]
+    console.print(f"{len(files)} files in {out}; captions in {out / 'figures.md'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
 def rehearse(
     stamps: Annotated[Path, typer.Option(help="Folder that Debian's tuxpaint-stamps-default was unpacked to.")],
     out: Annotated[Path, typer.Option(help="Folder of the release.")] = Path("runs/rehearsal"),
@@ -184,20 +226,14 @@ def headline_table(record: ResultRecord) -> Any:
 
 def gallery(scored: ScoredRuns, data_dir: str | None, n: int = 12) -> list[GalleryItem]:
     """The hardest edits with their images; empty, with a word, when the images on this machine are of another release."""
-    from datasets import load_dataset
-
-    import decodehub  # noqa: F401
-
     from ._editbench_report import GalleryItem, hardest_edits
 
     benchmark = scored.plan.benchmark
-    data = _undecoded(load_dataset("eeg-editbench", "edits", split="test", data_dir=data_dir))
-    known = {row["edit_id"]: row["edited_sha256"] for row in benchmark.rows["edits"]}
-    here = dict(zip(data["edit_id"], data["edited_sha256"]))
-    if here != known:
+    data = release_images(benchmark, data_dir)
+    if data is None:
         typer.echo("no gallery: the images on this machine are of another release (give its folder with --data-dir)", err=True)
         return []
-    index = {edit_id: i for i, edit_id in enumerate(here)}
+    index = {edit_id: i for i, edit_id in enumerate(data["edit_id"])}
     items = []
     for edit, share in hardest_edits(scored, n):
         row = data[index[benchmark.edit_ids[edit]]]
@@ -206,6 +242,18 @@ def gallery(scored: ScoredRuns, data_dir: str | None, n: int = 12) -> list[Galle
             GalleryItem(row["source_image"]["bytes"], row["edited_image"]["bytes"], f"{row['concept']}: {kind}", row["instruction"], share)
         )
     return items
+
+
+def release_images(benchmark: Benchmark, data_dir: str | None, config: str = "edits") -> Any | None:
+    """Config ``"edits"`` or ``"sources"`` of a release with its images encoded, or None if its images are not those of the benchmark."""
+    from datasets import load_dataset
+
+    import decodehub  # noqa: F401
+
+    data = _undecoded(load_dataset("eeg-editbench", config, split="test", data_dir=data_dir))
+    name, content = ("edit_id", "edited_sha256") if config == "edits" else ("concept", "source_sha256")
+    known = {row[name]: row[content] for row in benchmark.rows[config]}
+    return data if dict(zip(data[name], data[content])) == known else None
 
 
 def _undecoded(data: Any) -> Any:

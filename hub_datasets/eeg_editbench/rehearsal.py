@@ -109,8 +109,8 @@ def make_edit(item: EditItem) -> bytes:
     return encode_png(_pixels(item))
 
 
-def _pixels(item: EditItem) -> np.ndarray:
-    subject = compose(item.stamp, item.scene, "source")
+def _pixels(item: EditItem, key: str = "source") -> np.ndarray:
+    subject = compose(item.stamp, item.scene, key)
     if item.family == "source":
         return subject.image
     if item.family == "null":
@@ -297,15 +297,19 @@ def training_stamps(stamps: Path, release: Release) -> list[Stamp]:
     return [stamp for stamp in find_stamps(stamps) if stamp.kind not in taken]
 
 
-def build_training_images(stamps: Path, folder: Path, release: Release, *, per_stamp: int = 10, progress: bool = True) -> Path:
+def build_training_images(
+    stamps: Path, folder: Path, release: Release, *, per_stamp: int = 10, edits_per_image: int = 2, progress: bool = True
+) -> Path:
     """Composite the stamps that are no concepts of a rehearsal release on scenes, as images to train on; concepts are disjoint.
 
     Args:
         stamps: see `find_stamps`.
-        folder: gets ``images/NAME-K.png`` and, when all are there, ``training.jsonl``: one object a line with ``image``, ``concept``,
-            ``caption``, ``source_category`` and ``scene``. Resumable like `build_rehearsal`.
-        release: the rehearsal release whose concepts must not appear.
+        folder: gets ``images/NAME-K.png``, ``edits/NAME-K-FAMILY.png`` and, when all are there, ``training.jsonl`` (one object a line with
+            ``image``, ``concept``, ``caption``, ``source_category`` and ``scene``) and ``training_edits.jsonl`` (``image``, ``edit_of``,
+            ``family``), for hard negatives. Resumable like `build_rehearsal`.
+        release: the rehearsal release whose concepts must not appear, neither in an image nor in an edit.
         per_stamp: pictures of each stamp, each with its own scene, place and size (THINGS-EEG2 has 10 a concept).
+        edits_per_image: edits of each picture, at most one of each family.
         progress: show a bar.
 
     Returns:
@@ -313,28 +317,59 @@ def build_training_images(stamps: Path, folder: Path, release: Release, *, per_s
 
     Raises:
         FileNotFoundError: no stamps.
-        ValueError: every stamp is a concept of the release already.
+        ValueError: every stamp is a concept of the release already, or more edits are asked for than there are families.
         decodehub.jobs.JobFailed: some images failed.
     """
     left = training_stamps(stamps, release)
     if not left:
         raise ValueError(f"all stamps in {stamps} are concepts of {release.folder}: build that release with fewer concepts")
-    items: dict[str, tuple[Stamp, str, int]] = {}
+    alone = len({stamp.kind for stamp in left}) == 1
+    families = [family.name for family in load_taxonomy().families if family.name != "identity" or not alone]
+    if not 0 <= edits_per_image <= len(families):
+        raise ValueError(f"edits_per_image must be 0 to {len(families)}, one a family at most, found {edits_per_image}")
+    items: dict[str, tuple[EditItem, str]] = {}
     for stamp in left:
         for number in range(per_stamp):
             name = f"{stamp.group.replace('/', '_')}_{stamp.path.stem}-{number + 1}".lower()
-            items[f"images/{name}.png"] = (stamp, stamp.scenes[number % len(stamp.scenes)], number)
-    settings = sha256_json([_code_hash(), {image: [sha256_file(item[0].path), item[1]] for image, item in items.items()}])
-    report = run_job(items, _make_training, folder, settings, progress=progress, label="training images")
+            key, scene = f"training-{stamp.path.stem}-{number}", stamp.scenes[number % len(stamp.scenes)]
+            source = EditItem(f"images/{name}.png", stamp.kind, stamp, scene, "source")
+            rng = rng_for(RELEASE, "training edits", name)
+            drawn = [families[i] for i in sorted(rng.permutation(len(families))[:edits_per_image])]
+            edits = [_training_edit(source, family, f"edits/{name}-{family}.png", left, rng) for family in drawn]
+            items |= {item.image: (item, key) for item in (source, *edits)}
+    targets = {image: item.target and sha256_file(item.target.path) for image, (item, _) in items.items()}
+    plan = {image: [sha256_file(i.stamp.path), i.scene, i.family, i.subtype, i.value, targets[image]] for image, (i, _) in items.items()}
+    report = run_job(
+        items,
+        lambda item: encode_png(_pixels(*item)),
+        folder,
+        sha256_json([_code_hash(), plan]),
+        progress=progress,
+        label="training images",
+    )
     raise_if_failed(report, "training images")
-    lines = [
-        canonical_json({"image": image, "concept": s.kind, "caption": s.caption, "source_category": s.category, "scene": scene})
-        for image, (s, scene, _) in items.items()
-    ]
-    write_bytes(folder / "training.jsonl", ("\n".join(lines) + "\n").encode())
+    pictures, edited, source_of = [], [], {}
+    for image, (item, key) in items.items():
+        if item.family == "source":
+            source_of[key] = image
+            row = {"concept": item.concept, "caption": item.stamp.caption, "source_category": item.stamp.category, "scene": item.scene}
+            pictures.append(canonical_json({"image": image, **row}))
+        else:
+            edited.append(canonical_json({"image": image, "edit_of": source_of[key], "family": item.family}))
+    write_bytes(folder / "training_edits.jsonl", "".join(f"{line}\n" for line in edited).encode())
+    write_bytes(folder / "training.jsonl", "".join(f"{line}\n" for line in pictures).encode())
     return folder / "training.jsonl"
 
 
-def _make_training(item: tuple[Stamp, str, int]) -> bytes:
-    stamp, scene, number = item
-    return encode_png(compose(stamp, scene, f"training-{stamp.path.stem}-{number}").image)
+def _training_edit(source: EditItem, family: str, image: str, others: list[Stamp], rng: np.random.Generator) -> EditItem:
+    """A random edit of a training image: any attribute, any scene of its kind, any other training stamp that stands or lies as it does."""
+    subtype, value, target = None, "", None
+    if family == "attribute":
+        subtype = str(rng.choice([sub.name for sub in next(f for f in load_taxonomy().families if f.name == family).subtypes]))
+    if family in ("attribute", "background"):
+        value = _values(source.stamp, family, subtype, source.scene, rng)[0]
+    if family == "identity":
+        free = [other for other in others if other.kind != source.stamp.kind]
+        same = [other for other in free if other.stands == source.stamp.stands]
+        target = (same or free)[int(rng.integers(len(same or free)))]
+    return source._replace(image=image, family=family, subtype=subtype, value=value, target=target)

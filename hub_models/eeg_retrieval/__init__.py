@@ -13,6 +13,7 @@ from .configuration_hyfi import HyFIConfig
 from .configuration_mb2c import MB2CConfig
 from .configuration_neurobridge import NeuroBridgeConfig
 from .configuration_nice import NICEConfig
+from .configuration_random_projection import RandomProjectionConfig
 from .configuration_ridge import RidgeRetrievalConfig
 from .configuration_ubp import UBPConfig
 from .modeling_atm import ATMModel
@@ -22,6 +23,7 @@ from .modeling_hyfi import HyFIModel
 from .modeling_mb2c import MB2CModel
 from .modeling_neurobridge import NeuroBridgeModel
 from .modeling_nice import NICEModel
+from .modeling_random_projection import RandomProjectionModel
 from .modeling_ridge import RidgeFit, RidgeRetrievalModel, RidgeRetrievalOutput
 from .modeling_ubp import UBPModel
 
@@ -32,7 +34,7 @@ RETRIEVAL_MODELS: dict[str, type[EEGRetrievalModel]] = {
 }
 
 _model: Any
-for _model in (*RETRIEVAL_MODELS.values(), RidgeRetrievalModel):
+for _model in (*RETRIEVAL_MODELS.values(), RandomProjectionModel, RidgeRetrievalModel):
     AutoConfig.register(_model.config_class.model_type, _model.config_class, exist_ok=True)
     AutoModel.register(_model.config_class, _model, exist_ok=True)
     # save_pretrained then puts these modules beside the weights, for people without this package (trust_remote_code=True).
@@ -58,6 +60,8 @@ __all__ = [
     "NICEModel",
     "NeuroBridgeConfig",
     "NeuroBridgeModel",
+    "RandomProjectionConfig",
+    "RandomProjectionModel",
     "RidgeFit",
     "RidgeRetrievalConfig",
     "RidgeRetrievalModel",

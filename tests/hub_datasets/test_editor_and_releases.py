@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -339,6 +340,14 @@ def test_training_images_come_from_other_stamps(rehearsed: Release, stamps: Path
     assert len({path.read_bytes() for path in (tmp_path / "images").iterdir()}) == 2
     concepts = {source.concept for source in rehearsed.sources}
     assert all(f'"concept":"{name}"' not in line for line in lines for name in concepts)
+    images = {json.loads(line)["image"] for line in lines}
+    edits = [json.loads(line) for line in (tmp_path / "training_edits.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(edits) == 4 and {row["edit_of"] for row in edits} == images  # two of each, of different families
+    assert len({(row["edit_of"], row["family"]) for row in edits}) == 4
+    for row in edits:
+        assert (tmp_path / row["image"]).read_bytes() != (tmp_path / row["edit_of"]).read_bytes()
+    with pytest.raises(ValueError, match="one a family at most"):
+        rehearsal.build_training_images(stamps, tmp_path, rehearsed, edits_per_image=9, progress=False)
 
 
 def test_missing_or_few_stamps_say_how_to_get_them(stamps: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 from pathlib import Path
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS, EEGRetrievalModel
 from decodehub.scripts import _retrieval_settings as settings_module
 from decodehub.scripts import train_retrieval
+from decodehub.scripts._retrieval_embeddings import score_candidates
+from decodehub.scripts._retrieval_inputs import recorded_inputs, recorded_test_eeg
 from decodehub.scripts._retrieval_training import TrainedRun, settings_for, split_by_concept, train
 
 MODELS = sorted(RETRIEVAL_MODELS)
@@ -116,7 +119,7 @@ def test_a_trained_model_finds_images_that_it_never_saw(name: str, tmp_path: Pat
     eeg, targets, _ = pairs(name, n=50, seed=1)
     images = {part: targets[part][:, 1] if targets[part].ndim == 3 else targets[part] for part in found.model.config.image_inputs}
     every = dict.fromkeys(("sources", "edits"), images)
-    scores = train_retrieval.score_candidates(found.model, eeg, every, 2).source_scores
+    scores = score_candidates(found.model, eeg, every, 2).source_scores
     rank = np.mean(scores > np.diag(scores)[:, None])  # chance .5, with a standard error of .04
     wrong = np.mean(scores > np.roll(scores, 1, axis=1).diagonal()[:, None])
     assert rank < 0.3 and abs(wrong - 0.5) < 0.17, (rank, wrong)
@@ -209,7 +212,7 @@ def test_selection_keeps_the_weights_of_the_lowest_validation_loss(name: str, tm
 
 
 def test_selection_cannot_reach_the_test_set() -> None:
-    """What `train` can be given: one array of EEG with its targets, and no other; nothing in it reads data from files."""
+    """What `train` can be given: one array of EEG with its targets, and edits of those images; nothing in it reads data from files."""
     assert list(inspect.signature(train).parameters) == [
         "model",
         "eeg",
@@ -224,11 +227,13 @@ def test_selection_cannot_reach_the_test_set() -> None:
         "resume",
         "checkpoint_every",
         "on_epoch",
+        "negatives",
+        "negative_of",
+        "image_of",
     ]
-    import decodehub.scripts._retrieval_training as module
-
-    source = inspect.getsource(module)
-    assert "decodehub.loaders" not in source and "decodehub.metrics" not in source and "np.load" not in source
+    for name in ("training", "loop", "negatives", "batched"):
+        source = inspect.getsource(importlib.import_module(f"decodehub.scripts._retrieval_{name}"))
+        assert "decodehub.loaders" not in source and "decodehub.metrics" not in source and "np.load" not in source
 
 
 # ------------------------------------------------------------------------------------------------------------------------------ bad input
@@ -329,11 +334,11 @@ def test_the_verb_trains_on_prepared_recordings(tiny_release: Path, tmp_path: Pa
     options = ["--model", "brain-hive", "--eeg", tmp_path / "eeg", "--targets", tmp_path / "targets.safetensors", "--epochs", 1]
     invoke(*options, "--data-dir", tiny_release, "--out", tmp_path / "run")
     record, differences = verify(tmp_path / "run")
-    assert differences == [] and record.model.pretrained_on == "random numbers" and "THINGS-EEG2, subject 1, 17 channels" in record.data
-    inputs = train_retrieval.recorded_inputs("brain-hive", 1, tmp_path / "eeg", tmp_path / "targets.safetensors", str(tiny_release))
+    assert differences == [] and record.model.pretrained_on == "random numbers" and "THINGS-EEG2, 17 channels" in record.data
+    inputs = recorded_inputs("brain-hive", 1, tmp_path / "eeg", tmp_path / "targets.safetensors", str(tiny_release))
     assert inputs.eeg.shape == (40, 17, 250) and set(inputs.targets) == {"self_supervised", "image_text", "autoencoder"}
     assert np.array_equal(inputs.concepts, 1 + np.arange(40) // 10)
-    test = train_retrieval.recorded_test_eeg(tmp_path / "eeg", 1, inputs)
+    test = recorded_test_eeg(tmp_path / "eeg", 1, inputs)
     assert np.allclose(test, means[np.argsort(np.argsort(benchmark.concepts))][:, ::-1][:, 46:])
 
 
@@ -341,7 +346,7 @@ def test_candidates_with_equal_features_have_equal_scores() -> None:
     model, (eeg, targets, _) = tiny("hyfi"), pairs("hyfi")
     groups = {"sources": slice(0, 20), "edits": slice(0, 60), "nulls": slice(0, 20)}
     candidates = {group: {name: x[rows] for name, x in targets.items()} for group, rows in groups.items()}
-    scores = train_retrieval.score_candidates(model, eeg[:20], candidates, 1, batch_size=7)
+    scores = score_candidates(model, eeg[:20], candidates, 1, batch_size=7)
     assert scores.null_scores is not None and np.array_equal(scores.source_scores, scores.null_scores)
     assert np.array_equal(scores.source_scores, scores.edit_scores[:, :20])
     with torch.inference_mode():
@@ -371,10 +376,10 @@ def test_targets_that_do_not_fit(tiny_release: Path, tmp_path: Path, monkeypatch
     prepared(tmp_path, ("a", "b"), np.random.default_rng(0))
     save_file({"train/image": np.zeros((5, 3), np.float32), "sources/image": np.zeros((6, 3), np.float32)}, "a.safetensors")
     with pytest.raises(ValueError, match="lacks edits/PART"):
-        train_retrieval.recorded_inputs("nice", 1, tmp_path, Path("a.safetensors"), str(tiny_release))
+        recorded_inputs("nice", 1, tmp_path, Path("a.safetensors"), str(tiny_release))
     save_file({f"{g}/image": np.zeros((5, 3), np.float32) for g in ("train", "sources", "edits")}, "b.safetensors")
     with pytest.raises(ValueError, match=r"sources has the rows \{'image': 5\}, expected 6"):
-        train_retrieval.recorded_inputs("nice", 1, tmp_path, Path("b.safetensors"), str(tiny_release))
+        recorded_inputs("nice", 1, tmp_path, Path("b.safetensors"), str(tiny_release))
     Path("c.safetensors").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="cannot be read as image features"):
-        train_retrieval.recorded_inputs("nice", 1, tmp_path, Path("c.safetensors"), str(tiny_release))
+        recorded_inputs("nice", 1, tmp_path, Path("c.safetensors"), str(tiny_release))
