@@ -1,17 +1,23 @@
-"""Re-score a result record from its saved predictions and compare."""
+"""Re-score result records from their saved predictions and compare: of a folder, of many, or of a repository on the Hub."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from decodehub.records import Metric, RecordError, ResultRecord, check_files, read_record
+from decodehub.files import inside, sha256_file
+from decodehub.publish import HubError
+from decodehub.records import RECORD, Metric, ResultRecord, check_files, read_record
+from decodehub.repos import RELEASE, SAMPLE_CONFIG, read_release_file
 
 app = typer.Typer(add_completion=False)
 TOLERANCE = 1e-9  # counts are exact; only the order of a few float64 sums may differ between machines
+State = Literal["recomputed", "reported only", "wrong"]
+_STYLE = {"recomputed": "bold green", "reported only": "bold yellow", "wrong": "bold red"}
+_LABEL = {"recomputed": "RECOMPUTED", "reported only": "REPORTED ONLY", "wrong": "NOT VERIFIED"}
 
 
 class Difference(NamedTuple):
@@ -23,6 +29,15 @@ class Difference(NamedTuple):
     recomputed: object
 
 
+class Finding(NamedTuple):
+    """What was found of one thing: its name and what is to be said of it, and the details where something is wrong."""
+
+    state: State
+    what: str
+    details: tuple[str, ...] = ()
+    record: ResultRecord | None = None
+
+
 def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
     """Check a record's files and hashes, score its predictions anew, and list every number that differs.
 
@@ -30,14 +45,81 @@ def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
         RecordError: no record, a newer schema, a missing or changed file, an unknown benchmark.
         ValueError: predictions that cannot be scored.
     """
+    from ._push_tasks import protocol_of
+
     folder, record = read_record(path)
     check_files(folder, record)
-    name = record.benchmark.id.replace("-", "_")
+    return record, compare(record.metrics, list(protocol_of(record.benchmark.id).rescore(folder, record).metrics))
+
+
+def check_record(path: Path, name: str = "") -> Finding:
+    """What is to be said of one record; nothing is raised for a wrong one.
+
+    Args:
+        path: its folder or file.
+        name: put before what is said, where there are many.
+    """
+    prefix = f"{name}: " if name else ""
     try:
-        protocol = importlib.import_module(f"decodehub.metrics.{name}.protocol")
-    except ModuleNotFoundError:
-        raise RecordError(f"this decodehub has no metric for benchmark {record.benchmark.id!r}: update it") from None
-    return record, compare(record.metrics, list(protocol.rescore(folder, record).metrics))
+        folder, record = read_record(path)
+        headline = f"{prefix}{record.model.id} on {record.benchmark.id}, release {record.benchmark.release}"
+        if record.runs and not any(_is_there(folder, run.predictions) for run in record.runs):
+            return Finding("reported only", f"{headline}: its predictions are not there", (), record)
+        record, differences = verify(path)
+    except ValueError as error:
+        return Finding("wrong", f"{prefix}{error}")
+    if differences:
+        details = tuple(f"{d.metric} {d.field}: stated {d.stated}, recomputed {d.recomputed}" for d in differences)
+        return Finding("wrong", f"{headline}: {len(differences)} numbers differ from the saved predictions", details, record)
+    numbers = f"{len(record.metrics)} numbers from {len(record.runs)} runs are as stated"
+    return Finding("recomputed", f"{headline}: {numbers}", (), record)
+
+
+def check_release(folder: Path, name: str = "") -> Finding:
+    """Whether the Parquet files of a data set repository are those of its ``release.json``."""
+    try:
+        release = read_release_file(folder)
+        there = {path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted(folder.rglob("*.parquet"))}
+    except ValueError as error:
+        return Finding("wrong", str(error))
+    return compare_release(release, there, name or str(folder))
+
+
+def compare_release(release: dict, there: dict[str, str], name: str) -> Finding:
+    """Compare the files of ``release.json`` with those that are there, by path and ``sha256:...`` hash."""
+    expected = release["files"]
+    wrong = [f"{path}: missing" for path in sorted(expected.keys() - there.keys())]
+    wrong += [f"{path}: no part of the release" for path in sorted(there.keys() - expected.keys())]
+    wrong += [
+        f"{path}: expected {expected[path]}, found {there[path]}"
+        for path in sorted(expected.keys() & there.keys())
+        if expected[path] != there[path]
+    ]
+    names = ", ".join(sorted({r for config, about in release["configs"].items() if config != SAMPLE_CONFIG for r in about["releases"]}))
+    what = f"{name}: {release['dataset']}, release {names}"
+    if wrong:
+        return Finding("wrong", f"{what}: {len(wrong)} of {len(expected)} files are not those of the release", tuple(wrong))
+    return Finding("recomputed", f"{what}: {len(expected)} files hash as stated")
+
+
+def check_folder(path: Path) -> list[Finding]:
+    """What is to be said of a record, a data set repository, or every record below a folder.
+
+    Raises:
+        RecordError: there is none.
+    """
+    if path.is_file() or (path / RECORD).is_file():
+        return [check_record(path)]
+    found = [check_release(path)] if (path / RELEASE).is_file() else []
+    found += [check_record(folder, folder.relative_to(path).as_posix()) for folder in record_folders(path)]
+    if not found:
+        read_record(path)  # says what is missing
+    return found
+
+
+def record_folders(path: Path) -> Iterator[Path]:
+    """Folders below `path` that hold a record."""
+    yield from sorted(file.parent for file in path.rglob(RECORD))
 
 
 def compare(stated: list[Metric], recomputed: list[Metric]) -> list[Difference]:
@@ -51,16 +133,24 @@ def compare(stated: list[Metric], recomputed: list[Metric]) -> list[Difference]:
         differences.append(Difference("", "metric", f"{len(stated)} metrics", f"{len(left)} distinct ones"))
     for label in (label for label in left if label in right):
         a, b = left[label].model_dump(), right[label].model_dump()
-        differences += [Difference(label, field, a[field], b[field]) for field in a if not _equal(a[field], b[field])]
+        differences += [Difference(label, field, a[field], b[field]) for field in a if not equal_numbers(a[field], b[field])]
     return differences
 
 
-def _equal(a: object, b: object) -> bool:
+def equal_numbers(a: object, b: object) -> bool:
+    """Whether two values of a metric are equal, numbers up to `TOLERANCE`."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b))
+        return len(a) == len(b) and all(equal_numbers(x, y) for x, y in zip(a, b))
     if isinstance(a, float) and isinstance(b, (float, int)) and not isinstance(b, bool):
         return abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))
     return a == b
+
+
+def _is_there(folder: Path, relative: str) -> bool:
+    try:
+        return inside(folder, relative).exists()
+    except ValueError:
+        return True  # `verify` says what is wrong with the path
 
 
 def _label(metric: Metric) -> str:
@@ -68,27 +158,41 @@ def _label(metric: Metric) -> str:
 
 
 @app.command()
-def main(record: Annotated[Path, typer.Argument(help="Folder of a record, or its record.json.")]) -> None:
-    """Re-score RECORD from its saved predictions and say whether its numbers are right.
+def main(
+    target: Annotated[str, typer.Argument(help="A record (folder or record.json), a folder of records or of a data set, or ORG/NAME.")],
+    revision: Annotated[str | None, typer.Option(help="Of a Hub repository: a branch, tag, commit or refs/pr/NUMBER.")] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Download the files of a data set too, and not take the Hub's word for their hashes.")
+    ] = False,
+) -> None:
+    """Re-score from the saved predictions and say: recomputed, reported only, or what is wrong.
+
+    A data set is checked by the hashes of its release.json. Of a model on the Hub the numbers of its card are compared with the predictions that
+    they name as their source.
 
     Example: decodehub verify runs/demo
     """
     from rich.console import Console
     from rich.markup import escape
 
+    from ._verify_hub import is_repo_id, verify_hub
+
+    if Path(target).exists() or not is_repo_id(target):
+        findings = check_folder(Path(target))
+    else:
+        try:
+            findings = verify_hub(target, revision, deep=deep)
+        except HubError as error:
+            raise HubError(f"{error}. There is no folder {target} on this machine either") from None
     console = Console()
-    found, differences = verify(record)
-    headline = escape(f"{found.model.id} on {found.benchmark.id}, release {found.benchmark.release}")
-    if differences:
-        console.print(f"[bold red]NOT VERIFIED[/bold red]: {headline}: {len(differences)} numbers differ from the saved predictions")
-        for d in differences[:20]:
-            console.print(f"  {d.metric} {d.field}: stated {d.stated}, recomputed {d.recomputed}", markup=False)
+    for finding in findings:
+        console.print(f"[{_STYLE[finding.state]}]{_LABEL[finding.state]}[/]: {escape(finding.what)}")
+        for line in finding.details[:20]:
+            console.print(f"  {line}", markup=False)
+        if finding.record is not None and finding.record.is_sample:
+            console.print("It is a sample or rehearsal release: these scores say nothing about the benchmark itself.")
+    if any(finding.state == "wrong" for finding in findings):
         raise typer.Exit(1)
-    console.print(
-        f"[bold green]RECOMPUTED[/bold green]: {headline}: {len(found.metrics)} numbers from {len(found.runs)} runs are as stated"
-    )
-    if found.is_sample:
-        console.print("It is a sample or rehearsal release: these scores say nothing about the benchmark itself.")
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ class TestExport:
         _, repo = exported
         files = sorted(str(p.relative_to(repo)) for p in repo.rglob("*") if p.is_file())
         expected = [f"{config}/{name}" for config in CONFIGS for name in ("LICENSE", "test-00000-of-00001.parquet")]
-        assert files == sorted(["README.md", *expected])
+        assert files == sorted(["README.md", "release.json", *expected])
         assert (repo / "edits" / "LICENSE").read_text() == "cc0-1.0"
         card = (repo / "README.md").read_text(encoding="utf-8")
         assert card.startswith("---\n") and re.search(r"config_name: edits\n(.*\n)*?.*default: true", card)
