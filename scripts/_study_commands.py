@@ -114,7 +114,10 @@ def study(
     chosen = _settings(names, {k: v for k, v in changes.items() if v is not None}, settings)
     source: Any
     if simulate:
-        source = Simulated(read_training_images(training) if training else crops(CROPS), data_dir or "sample", snr)
+        images = read_training_images(training) if training else crops(CROPS)
+        if not any(own.hard_negatives for own in chosen.values()):  # then edits need no features
+            images = images._replace(edits=[], edit_of=[])
+        source = Simulated(images, data_dir or "sample", snr)
     else:
         assert eeg is not None and targets is not None
         source = Recorded(eeg, targets, data_dir)

@@ -103,7 +103,15 @@ class IMINDBench(datasets.GeneratorBasedBuilder):
             features=Features({**columns, "release": Value("string")}),
             citation=CITATION,
             homepage="https://imindbench.github.io/",
+            license=self._licence(),
         )
+
+    def _licence(self) -> str:
+        if self.config.name == "units":
+            return "Apache-2.0 (a list of names)"
+        if self._folder == sample.FOLDER:
+            return "Apache-2.0 (simulated signals), CC BY 4.0 (word timing of Brain Treebank, where it is used)"
+        return "; ".join(f"{name}: {source['licence']}" for name, source in vocabulary.sources().items())
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         return [datasets.SplitGenerator(name=self.config.name, gen_kwargs={"units": list(self._units())})]

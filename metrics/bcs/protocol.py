@@ -36,6 +36,7 @@ from .scoring import MEASURES, QUESTIONS, Number, Settings, agreement, describe
 
 BENCHMARK_ID = "bcs"
 PROTOCOL = "bcs-v1.0"
+HEADLINES = ("t_pas", "t_sas")
 TABLE, PREDICTIONS = "pairs.json", "predictions.safetensors"
 SAMPLE = "sample"
 COLUMNS = ("pair_id", "method", "subject", "concept", "reference_sha256", "reconstruction_sha256")
@@ -252,7 +253,7 @@ def smoke() -> dict[str, float]:
     rows = [dict.fromkeys(COLUMNS) | {"pair_id": str(i), "concept": f"c{i % 12}", "reference_sha256": ""} for i in range(n)]
     targets = rng.integers(0, 5, (n, len(QUESTIONS))) / 4
     metrics = score_pairs(Pairs(SAMPLE, rows, targets, np.ones_like(targets)), Scores(rng.random(targets.shape)))
-    return {m.name: 100 * m.value for m in metrics if not m.slice and m.value is not None and m.name in ("t_pas", "t_sas", *MEASURES)}
+    return {m.name: 100 * m.value for m in metrics if not m.slice and m.value is not None and m.name in (*HEADLINES, *MEASURES)}
 
 
 _UNITS = {"q_r": "correlation", "q_rho": "correlation", "pas_r": "correlation", "sas_r": "correlation", "regime_share": "share"}

@@ -36,6 +36,7 @@ from .scoring import MetricKey, Plan, RunScores, Settings, prepare, score_run
 
 BENCHMARK_ID = "eeg-editbench"
 PROTOCOL = "editbench-v1.0"
+HEADLINES = ("top1", "ep_top1", "two_afc")
 TABLE = "benchmark.json"
 
 
@@ -237,7 +238,7 @@ def smoke() -> dict[str, float]:
     q, e = len(benchmark.concepts), len(benchmark.edit_ids)
     runs = [Predictions(s, 0, *(rng.standard_normal(shape) for shape in ((q, q), (q, e), (q, q)))) for s in range(1, 5)]
     metrics = score_runs(benchmark, runs).metrics
-    return {m.name: m.value for m in metrics if m.name in ("top1", "ep_top1", "two_afc") and not m.slice and m.value is not None}
+    return {m.name: m.value for m in metrics if m.name in HEADLINES and not m.slice and m.value is not None}
 
 
 def load_table(folder: Path, record: ResultRecord) -> Benchmark:

@@ -31,6 +31,7 @@ from .predictions import Cells, Predictions, concatenate, fold_rows, load_inside
 
 BENCHMARK_ID = "imindbench"
 PROTOCOL = "imind-v1.0"
+HEADLINES = ("roc_auc", "accuracy")
 GRID_FILE = "units.json"
 PREDICTIONS_FILE = "predictions.parquet"
 SEED = 42
@@ -152,7 +153,7 @@ def smoke() -> dict[str, float]:
         for split in ("val", "test")
     ]
     table = score_run(concatenate(parts), grid).table
-    return {name: 100 * table.get(name, subset=table.rule).value for name in ("roc_auc", "accuracy")}
+    return {name: 100 * table.get(name, subset=table.rule).value for name in HEADLINES}
 
 
 def _aggregation(scored: Scored, pooling: str) -> str:

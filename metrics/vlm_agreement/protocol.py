@@ -30,6 +30,7 @@ from .agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
 
 BENCHMARK_ID = "vlm-agreement"
 PROTOCOL = "vlm-agreement-v1.0"
+HEADLINES = ("unanimous", "fleiss_kappa")
 TABLE, ANSWERS = "table.json", "predictions/answers.safetensors"
 
 
@@ -104,4 +105,4 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
 def smoke() -> dict[str, float]:
     """Headline numbers of the rule-based annotators of the sample."""
     metrics = agreement(load_answers("sample"), Settings(resamples=50))
-    return {m.name: m.value for m in metrics if m.name in ("unanimous", "fleiss_kappa") and not m.slice and m.value is not None}
+    return {m.name: m.value for m in metrics if m.name in HEADLINES and not m.slice and m.value is not None}
