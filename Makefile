@@ -9,7 +9,7 @@ WORKERS ?= 2
 .PHONY: help install demo test check lint types contract format clean
 
 help:
-	@echo "make demo     score a simulated decoder on the sample of EEG-EditBench and open nothing: it prints a table and a report path"
+	@echo "make demo     score decoders of simulated EEG and iEEG on the samples and open nothing: it prints tables and paths"
 	@echo "make test     run the tests"
 	@echo "make check    lint, types and the import contract"
 	@echo "make format   format the code"

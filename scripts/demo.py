@@ -1,14 +1,21 @@
-"""The whole way on one machine: sample images, real image features, simulated EEG, a ridge decoder, scores, record, report."""
+"""The whole way on one machine, in three parts, each with table, record and page where there is one.
+
+editbench: sample images, real image features, simulated EEG, a ridge decoder. nice: NICE trained on the same. imind: simulated intracranial
+recordings, three tasks x two sessions x two models.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(add_completion=False)
 
@@ -19,6 +26,11 @@ SNR = 0.07  # puts the scores of the sample between chance and 100 %, where mode
 LATENT_DIM = 100
 CROP_SEED, EEG_SEED = 1, 2
 SHARE = 0.8  # of the training stimuli that one training seed draws
+PARTS = ("editbench", "nice", "imind")
+# Few stimuli and epochs, so that NICE trains in half a minute; a signal strong enough for it to learn from them, and small batches.
+NICE = {"snr": 0.3, "crops": 800, "epochs": 5, "batch_size": 64, "lr": 1e-3}
+IMIND_SESSIONS, IMIND_MODELS = ("sub41_sess1", "sub41_sess2"), ("logistic-converged", "mlp")
+IMIND_TASKS = {"speech": "strong", "volume": "weaker", "word_part_speech": "none"}  # and the effect that the simulator gives each
 # Photographs in the wheels of scikit-image and matplotlib that are no source of the sample.
 TRAINING_PHOTOS = {
     "skimage": (
@@ -93,16 +105,74 @@ def load_stimuli(data_dir: str | None = "sample") -> Stimuli:
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/demo"),
-    snr: Annotated[float, typer.Option(min=0, help="Signal-to-noise ratio of one simulated trial; 0 is noise alone.")] = SNR,
-    crops: Annotated[int, typer.Option(min=200, help="Training stimuli.")] = CROPS,
+    out: Annotated[Path, typer.Option(help="Folder of the records and reports.")] = Path("runs/demo"),
+    only: Annotated[str | None, typer.Option(help=f"One part alone: {', '.join(PARTS)}.")] = None,
+    snr: Annotated[float, typer.Option(min=0, help="Signal-to-noise ratio of one simulated trial, of editbench; 0 is noise alone.")] = SNR,
+    crops: Annotated[int, typer.Option(min=200, help="Training stimuli of editbench.")] = CROPS,
 ) -> None:
-    """Score a ridge decoder of simulated EEG on the sample of EEG-EditBench, with table, record and report.
+    """Score a ridge decoder and NICE on the sample of EEG-EditBench, and two classifiers on simulated iEEG, with tables, records, reports.
 
-    Example: decodehub demo --snr 0.05
+    Example: decodehub demo
+    Example: decodehub demo --only imind
     """
-    import evaluate
     from rich.console import Console
+
+    if only not in (None, *PARTS):
+        raise ValueError(f"--only must be one of {', '.join(PARTS)}, got {only!r}")
+    console = Console()
+    parts = {
+        "editbench": lambda: editbench(out, snr, crops, console),
+        "nice": lambda: nice(out, console),
+        "imind": lambda: imind(out, console),
+    }
+    for name in PARTS if only is None else (only,):
+        started = time.perf_counter()
+        parts[name]()
+        console.print(f"{name} took {time.perf_counter() - started:.0f} s\n", highlight=False)
+
+
+def nice(out: Path, console: Console) -> None:
+    """Train NICE on simulated EEG of the sample, by the command that trains any model."""
+    from .train_retrieval import main as train_retrieval
+
+    console.print(f"[bold]NICE[/bold], trained {NICE['epochs']} epochs on {NICE['crops']} stimuli; [bold]simulated[/bold] EEG")
+    train_retrieval(model="nice", subject=1, seed=0, simulate=True, out=out / "nice", **NICE)
+
+
+def imind(out: Path, console: Console) -> None:
+    """Three tasks x two sessions x two models on simulated recordings; the same job as ``decodehub imind run``."""
+    from rich.table import Table
+
+    from decodehub.jobs import raise_if_failed
+    from decodehub.metrics.imindbench.aggregate import unit_scores
+    from decodehub.metrics.imindbench.predictions import score_cells
+
+    from ._imind_models import model_spec
+    from ._imind_run import collect, sweep
+    from .imind import data_and_grid, read_recipe
+
+    console.print("[bold]iMINDBench[/bold]: [bold]simulated[/bold] recordings, Multi-STFT features, ROC-AUC on held-out windows")
+    folder, grid = data_and_grid("sample")
+    units = [u for u in grid.units if u.subject_session in IMIND_SESSIONS and u.task in IMIND_TASKS]
+    specs = [model_spec(name) for name in IMIND_MODELS]
+    found = sweep(out / "imind", folder, units, specs, read_recipe("multi-stft"))
+    raise_if_failed(found.job, "units")
+    scores = {}
+    for name in IMIND_MODELS:
+        cells = score_cells(collect(found.files, name, units), grid)
+        scores[name] = unit_scores(cells, cells.auc)
+    table = Table(title="ROC-AUC, mean of two folds (chance .5)", title_justify="left")
+    for column in ("session", "task", "effect in the simulation", *IMIND_MODELS):
+        table.add_column(column)
+    for unit in units:
+        table.add_row(unit.subject_session, unit.task, IMIND_TASKS[unit.task], *(f"{scores[name][unit.id]:.3f}" for name in IMIND_MODELS))
+    console.print(table)
+    console.print("[yellow]Simulated recordings: these scores say nothing about iMINDBench itself.[/yellow]")
+
+
+def editbench(out: Path, snr: float, crops: int, console: Console) -> None:
+    """Ridge decoders of simulated EEG on the sample: three subjects, two seeds."""
+    import evaluate
 
     from decodehub.files import home
     from decodehub.loaders.image_encoders import load_encoder
@@ -113,10 +183,8 @@ def main(
 
     from .editbench import finish
 
-    started = time.perf_counter()
-    console = Console()
     console.print(
-        "[bold]decodehub demo[/bold]: real photographs and edits, real image features, [bold]simulated[/bold] EEG, a ridge decoder"
+        "[bold]EEG-EditBench[/bold]: real photographs and edits, real image features, [bold]simulated[/bold] EEG, a ridge decoder"
     )
     stimuli = load_stimuli()
     encoder = load_encoder("lite0")
@@ -152,7 +220,6 @@ def main(
         distance_encoder=encoder.name,
     )
     finish(out, record, scored, "sample")
-    console.print(f"took {time.perf_counter() - started:.0f} s", highlight=False)
 
 
 def _runs(training: np.ndarray, features: dict[str, np.ndarray], snr: float) -> Iterator[tuple[Any, int]]:

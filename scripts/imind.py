@@ -74,7 +74,7 @@ def run(
     if len({spec.name for spec in specs}) != len(specs):
         raise ValueError(f"two models have one name: {', '.join(spec.name for spec in specs)}")
     chain = read_recipe(recipe)
-    folder, grid = _data(data_dir)
+    folder, grid = data_and_grid(data_dir)
     units = _selected(grid, subset, only)
     found = sweep(out, folder, units, specs, chain, rank=state.process_index, world=state.num_processes)
     files, reports = gather_object(list(found.files)), gather_object([found.job])
@@ -119,7 +119,7 @@ def score(
 
     if track not in TRACKS:
         raise ValueError(f"--track must be one of {', '.join(TRACKS)}, found {track!r}")
-    folder, grid = _data(data_dir)
+    folder, grid = data_and_grid(data_dir)
     predictions = load(file)
     if out is None:
         scored = score_run(predictions, grid, pooling=pooling)
@@ -225,7 +225,7 @@ def audit(
     from decodehub.loaders.ieeg import splits
 
     chain = read_recipe(recipe)
-    folder, grid = _data(data_dir)
+    folder, grid = data_and_grid(data_dir)
     units = _selected(grid, subset, only)
     notches: dict[str, list[str]] = {}
     rows = []
@@ -306,7 +306,8 @@ def read_recipe(name: str) -> Recipe:
         raise ValueError(f"--recipe {path}: {error}") from None
 
 
-def _data(data_dir: str | None) -> tuple[Path, Grid]:
+def data_and_grid(data_dir: str | None) -> tuple[Path, Grid]:
+    """The folder of recordings and labels, and the units that belong to it."""
     from decodehub.hub_datasets.imindbench import sample
     from decodehub.hub_datasets.imindbench.data import resolve_folder
     from decodehub.metrics.imindbench.grid import load_grid

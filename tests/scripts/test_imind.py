@@ -280,7 +280,7 @@ class TestCommand:
     def test_run_writes_a_record_of_each_model_and_a_restart_reuses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import json
 
-        monkeypatch.setattr("decodehub.scripts.imind._data", lambda data_dir: (NOWHERE, grid()))
+        monkeypatch.setattr("decodehub.scripts.imind.data_and_grid", lambda data_dir: (NOWHERE, grid()))
         (tmp_path / "r.json").write_text(json.dumps(RECIPE))
         command = [
             "imind",
