@@ -40,6 +40,7 @@ def targets(
     Example: decodehub editbench targets nice --training things/training_images --data-dir release
     Example: decodehub editbench targets neurobridge --seed 0 --training things/training_images --base-encoder lite0
     """
+    import torch
     from accelerate import Accelerator
 
     from decodehub.files import home
@@ -50,7 +51,7 @@ def targets(
     from .demo import load_stimuli
 
     settings: dict[str, Any] = {name: value for name, _, value in (pair.partition("=") for pair in setting or [])}
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     target = visual_target(model, base_encoder=base_encoder, text=text, seed=seed or 0, device=accelerator.device, **settings)
     if target.seed is None and seed is not None:
         raise ValueError(f"the targets of {model} have nothing random: leave --seed out, one file serves all seeds")
@@ -97,6 +98,7 @@ def study(
     Example: decodehub editbench study --simulate --data-dir sample --models nice,ridge --subjects 1-2 --seeds 0 --epochs 20 --out runs/small
     Example: decodehub editbench study --eeg prepared --targets targets --data-dir release
     """
+    import torch
     from accelerate import PartialState
 
     from decodehub.jobs import raise_if_failed
@@ -131,7 +133,7 @@ def study(
         precision=precision,
         batch_seeds=batch_seeds,
     )
-    state = PartialState()
+    state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
     if not report_only:
         done = run_study(plan, state.process_index, state.num_processes, state.device)
         typer.echo(f"{len(done.made)} runs made, {len(done.reused)} there already, {len(done.failed)} failed")

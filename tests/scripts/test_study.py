@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +303,16 @@ def test_study_by_command_on_prepared_arrays(tmp_path: Path, tiny_release: Path)
     result = command("study", *common, "--models", "ridge,random-projection", "--out", tmp_path / "s")
     assert result.exit_code == 0, result.output + repr(result.exception)
     assert (tmp_path / "s/records/ridge/report.html").is_file() and list((tmp_path / "s/tables").glob("*.csv"))
+    # Two processes share the runs; one of them, the last, writes the results.
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617", "-m", "decodehub.cli"]
+    options = [str(x) for x in ("editbench", "study", *common, "--models", "ridge", "--out", tmp_path / "two")]
+    done = subprocess.run([*launch, *options], capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("1 runs made, 0 there already, 0 failed") == 2
+    for seed in (0, 1):
+        one, two = (tmp_path / folder / f"runs/ridge/sub-01_seed-{seed}.safetensors" for folder in ("s", "two"))
+        np.testing.assert_allclose(load_file(one)["edit_scores"], load_file(two)["edit_scores"], atol=1e-5)
+    assert list((tmp_path / "two/tables").glob("*.csv"))
     result = command("study", *common, "--models", "ridge,ubp", "--out", tmp_path / "s", "--epochs", 1)
     assert result.exit_code != 0 and "decodehub editbench targets ubp" in str(result.exception)
 
