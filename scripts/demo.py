@@ -28,7 +28,7 @@ CROP_SEED, EEG_SEED = 1, 2
 SHARE = 0.8  # of the training stimuli that one training seed draws
 PARTS = ("editbench", "nice", "imind")
 # Few stimuli and epochs, so that NICE trains in half a minute; a signal strong enough for it to learn from them, and small batches.
-NICE = {"snr": 0.3, "crops": 800, "epochs": 5, "batch_size": 64, "lr": 1e-3}
+NICE: dict[str, Any] = {"snr": 0.3, "crops": 800, "epochs": 5, "batch_size": 64, "lr": 1e-3}
 IMIND_SESSIONS, IMIND_MODELS = ("sub41_sess1", "sub41_sess2"), ("logistic-converged", "mlp")
 IMIND_TASKS = {"speech": "strong", "volume": "weaker", "word_part_speech": "none"}  # and the effect that the simulator gives each
 # Photographs in the wheels of scikit-image and matplotlib that are no source of the sample.
