@@ -22,9 +22,12 @@ def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: st
 
     release = rows[0][2].grid.release
     title = f"iMINDBench {release}, {subset} units, {'ROC-AUC' if metric == 'roc_auc' else 'accuracy'} ± SEM"
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", padding=(0, 1, 0, 0))
     for column in ("", "Model", "Track", "Overall", *(SHORT_NAMES[d] for d in DATASETS), "units"):
-        table.add_column(column, justify="left" if column in ("Model", "Track") else "right", no_wrap=column not in ("Model", "Track"))
+        name = column in ("Model", "Track")  # names go over several lines in a narrow terminal; numbers do not
+        table.add_column(
+            column, justify="left" if name else "right", no_wrap=not name, overflow="fold" if name else "ellipsis", min_width=7 * name
+        )
     found = []
     for model, track, scored in rows:
         try:

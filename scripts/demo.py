@@ -163,7 +163,7 @@ def imind(out: Path, console: Console) -> None:
         scores[name] = unit_scores(cells, cells.auc)
     table = Table(title="ROC-AUC, mean of two folds (chance .5)", title_justify="left")
     for column in ("session", "task", "effect in the simulation", *IMIND_MODELS):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for unit in units:
         table.add_row(unit.subject_session, unit.task, IMIND_TASKS[unit.task], *(f"{scores[name][unit.id]:.3f}" for name in IMIND_MODELS))
     console.print(table)
