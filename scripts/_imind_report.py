@@ -76,7 +76,12 @@ def comparison_table(first: str, second: str, comparisons: Sequence[Comparison])
     for c in comparisons:
         name = SHORT_NAMES.get(c.label, "Overall")
         table.add_row(
-            name, f"{c.difference:+.4f}", f"{c.ci95[0]:+.4f} to {c.ci95[1]:+.4f}", f"{c.p:.4g}", f"{c.wins:g} of {c.n_units}", c.method
+            name,
+            f"{c.difference:+.4f}",
+            "–" if c.ci95 is None else f"{c.ci95[0]:+.4f} to {c.ci95[1]:+.4f}",
+            f"{c.p:.4g}",
+            f"{c.wins:g} of {c.n_units}",
+            c.method,
         )
     return table
 

@@ -123,7 +123,7 @@ def _imindbench(scored: Any) -> Check:
                 continue
             # Against 0 everywhere the mean difference is the mean itself, and its interval is over persons.
             for c in compare_units(chosen, dict.fromkeys(chosen, 0.0), grid, draws=INTERVAL_DRAWS):
-                if np.isfinite(c.ci95).all():
+                if c.ci95 is not None and np.isfinite(c.ci95).all():
                     slice_ = [("subset", subset), *([] if c.label == "overall" else [("dataset", c.label)])]
                     intervals[label(name, slice_)] = list(c.ci95)
     folds = [

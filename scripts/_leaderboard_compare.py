@@ -161,7 +161,7 @@ def _compare_imind(table: Table, first: Placed, second: Placed, choices: Choices
         Paired(
             title[c.label],
             c.difference,
-            c.ci95 if c.n_clusters > 1 else None,
+            c.ci95,
             c.p,
             1.0,
             least_p(c.n_clusters),

@@ -20,7 +20,7 @@ class Comparison(NamedTuple):
     Attributes:
         label: "overall" or a data set.
         difference: in AUC, averaged as the table is (units within task, tasks within data set, data sets).
-        ci95: percentile bootstrap interval over clusters, data set by data set.
+        ci95: percentile bootstrap interval over clusters, data set by data set; None where a data set has one cluster, which has no spread.
         p: two-sided, of the sign-flip test over clusters.
         n_units, n_clusters: what it is made of. wins: units in which the first run is better (a tie counts one half).
         method: the test in words.
@@ -28,7 +28,7 @@ class Comparison(NamedTuple):
 
     label: str
     difference: float
-    ci95: tuple[float, float]
+    ci95: tuple[float, float] | None
     p: float
     n_units: int
     n_clusters: int
@@ -104,8 +104,10 @@ def _sign_flip(contribution: np.ndarray, draws: int, rng: np.random.Generator) -
 
 def _bootstrap(
     units: list[Unit], difference: np.ndarray, index: np.ndarray, clusters: np.ndarray, draws: int, rng: np.random.Generator
-) -> tuple[float, float]:
+) -> tuple[float, float] | None:
     of_cluster = np.array([str(name).partition("/")[0] for name in clusters])
+    if np.unique(of_cluster, return_counts=True)[1].min() < 2:
+        return None
     total = np.zeros(draws)
     datasets = sorted({u.dataset for u in units})
     for dataset in datasets:

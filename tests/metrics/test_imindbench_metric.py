@@ -243,7 +243,16 @@ class TestComparison:
         flips = [abs(np.dot(signs, d)) >= abs(d.sum()) - 1e-12 for signs in itertools.product((1, -1), repeat=6)]
         assert found.p == pytest.approx(np.mean(flips)) and found.difference == pytest.approx(d.mean())
         assert (found.wins, found.n_clusters, "exact" in found.method) == (5, 6, True)
-        assert found.ci95[0] < d.mean() < found.ci95[1]
+        assert found.ci95 is not None and found.ci95[0] < d.mean() < found.ci95[1]
+
+    def test_one_person_has_no_interval(self) -> None:
+        rows = [("sub1_sess1", "onset"), ("sub1_sess1", "speech"), ("sub1_sess2", "onset"), ("sub1_sess2", "speech")]
+        grid = make_grid("sample", [
+            {"dataset": DATASETS[0], "subject_session": session, "task": task, "subset": "main"} for session, task in rows
+        ])  # fmt: skip
+        first, second = dict(zip(grid.ids, (0.9, 0.7, 0.8, 0.6))), dict.fromkeys(grid.ids, 0.5)
+        assert [(c.n_clusters, c.ci95) for c in compare_units(first, second, grid)] == [(1, None)]
+        assert all(c.n_clusters == 4 and c.ci95 is not None for c in compare_units(first, second, grid, cluster="unit"))
 
     def test_the_difference_is_that_of_the_tables_and_persons_are_one_cluster(self) -> None:
         grid = small_grid()
