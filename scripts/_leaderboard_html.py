@@ -305,12 +305,12 @@ def message(text: str) -> str:
 
 
 CSS = """
-.lb-scroll { overflow-x: auto; margin: .5rem 0; border: 1px solid var(--border-color-primary); border-radius: 6px }
+.lb-scroll { container-type: inline-size; overflow-x: auto; margin: .5rem 0; border: 1px solid var(--border-color-primary); border-radius: 6px }
 .lb-scroll:focus-visible, .lb-download:focus-visible, .lb-code:focus-visible, summary:focus-visible { outline: 3px solid #2563eb; outline-offset: 2px }
 table.lb { border-collapse: collapse; width: 100%; margin: 0 !important; border: 0 !important; font-size: .9rem; color: var(--body-text-color) }
 table.lb tr, table.lb thead, table.lb tbody { border: 0 !important }
 table.lb caption { text-align: left; padding: .6rem .7rem; color: var(--body-text-color); caption-side: top }
-table.lb .lb-wide { display: block; position: sticky; left: .7rem; white-space: normal; width: max-content; max-width: min(60rem, calc(100vw - 6.5rem)) }
+table.lb .lb-wide { display: block; position: sticky; left: .7rem; white-space: normal; width: max-content; max-width: min(60rem, calc(100cqw - 1.6rem)) }
 table.lb th, table.lb td { text-align: left; padding: .4rem .7rem; border: 0 !important; border-top: 1px solid var(--border-color-primary) !important; vertical-align: top }
 table.lb thead th { white-space: nowrap; font-weight: 600 } table.lb th[aria-sort]::after { content: " ↓" } table.lb th[aria-sort=ascending]::after { content: " ↑" }
 table.lb td { font-variant-numeric: tabular-nums; white-space: nowrap }
