@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -126,7 +127,8 @@ def train_and_evaluate(
         training={**run, "train_pairs": len(split.train), "validation_pairs": len(split.validation)},
         device=accelerator.device.type,
     )
-    losses = {"train_loss": trainer.train_loss, "validation_loss": trainer.validation_loss, "best_epoch": trainer.best_epoch.tolist()}
+    train_loss = [[None if math.isnan(v) else v for v in row] for row in trainer.train_loss]  # none once a member has stopped
+    losses = {"train_loss": train_loss, "validation_loss": trainer.validation_loss, "best_epoch": trainer.best_epoch.tolist()}
     write_json(out / RUN, run | losses)
     (out / CHECKPOINT).unlink(missing_ok=True)
     write_evaluation(out, record, tested.targets, tested.weights, output.question_scores.numpy())

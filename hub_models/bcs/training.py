@@ -3,6 +3,9 @@
 Everything random in an epoch (order, dropout) comes from a member's seed and the epoch's number. So a member does not depend on which
 others are trained beside it, and a run that goes on from a saved state needs no state of a generator.
 
+An accelerator takes one step of all members with one batched product a layer. A CPU gains nothing from that and loses its caches to the five
+times larger temporaries, so there the same layers step through the stacked weights member by member, and those that have stopped are left out.
+
 Source: Tiwari et al. 2026, section 5.3, appendix C.3 and table 13; where that is silent, the released code.
 """
 
@@ -80,6 +83,18 @@ class PairData(NamedTuple):
     validation: np.ndarray
 
 
+class Part(NamedTuple):
+    """Members that take a step together: the whole ensemble, or one member.
+
+    Attributes:
+        members: their places. parameters: their stacked weights by name, (m, ...), leaves that share memory with the model's.
+    """
+
+    members: slice
+    parameters: dict[str, Tensor]
+    optimizer: torch.optim.AdamW
+
+
 class EnsembleTrainer:
     """One training run of all members of a head, epoch by epoch; with a state that can be saved and loaded.
 
@@ -87,8 +102,12 @@ class EnsembleTrainer:
         epoch: epochs done. train_loss, validation_loss: one row of M numbers an epoch. best_epoch: (M,) epoch of the best weights, from 1.
     """
 
-    def __init__(self, model: BCSHead, data: PairData, settings: TrainingSettings) -> None:
+    def __init__(self, model: BCSHead, data: PairData, settings: TrainingSettings, *, together: bool | None = None) -> None:
         """Start a run on the model's device.
+
+        Args:
+            model: to be trained in place. data, settings: of the run.
+            together: one batched step of all members (True) or a step of each in turn (False); by default what suits the device.
 
         Raises:
             ValueError: shapes that do not fit the model, targets outside [0, 1], negative weights, NaN features, or an empty split.
@@ -104,7 +123,8 @@ class EnsembleTrainer:
         self.targets = torch.from_numpy(np.where(known, data.targets, 0).astype(np.float32))
         self.weights = torch.from_numpy(np.where(known, data.weights, 0).astype(np.float32))
         self.train_rows, self.validation_rows = torch.from_numpy(data.train), torch.from_numpy(data.validation)
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+        size = members if (self.device.type != "cpu" if together is None else together) else 1
+        self.parts = [self._part(slice(i, i + size)) for i in range(0, members, size)]
         self.dropouts = [layer for layer in model.network.modules() if isinstance(layer, Dropout)]
         self.epoch = 0
         self.train_loss: list[list[float]] = []
@@ -120,22 +140,25 @@ class EnsembleTrainer:
         return bool(self.stopped.all()) or self.epoch >= self.settings.epochs
 
     def run_epoch(self) -> tuple[list[float], list[float]]:
-        """Train one epoch and validate; gives the losses of each member. A member that has stopped runs along and is not looked at.
+        """Train one epoch and validate; gives the losses of each member; the training loss of one that has stopped is NaN.
 
         Raises:
             ValueError: a loss of a member that is still running is not finite.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate(self.epoch)
-        train_loss = self._train()
+        train_loss = torch.full((len(self.seeds),), math.nan, dtype=torch.float64)
+        for part in self.parts:
+            if not self.stopped[part.members].all():
+                train_loss[part.members] = self._train(part)
         validation_loss = self._validate()
         running = ~self.stopped
+        train_loss[self.stopped] = math.nan
         if not torch.isfinite(validation_loss[running]).all() or not torch.isfinite(train_loss[running]).all():
             raise ValueError(f"the loss is not finite in epoch {self.epoch + 1}: lower the learning rate, found lr={self.settings.lr}")
         self.epoch += 1
         better = running & (validation_loss < self.best_loss - 1e-6)
         for name, value in self.model.named_parameters():
-            self.best[name][better.to(value.device)] = value.detach()[better.to(value.device)]
+            for m in better.nonzero()[:, 0].tolist():
+                self.best[name][m].copy_(value.detach()[m])
         self.best_loss = torch.where(better, validation_loss, self.best_loss)
         self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
         self.stopped |= self.epoch - self.best_epoch >= self.settings.patience
@@ -152,23 +175,31 @@ class EnsembleTrainer:
 
     # -------------------------------------------------------------------------------------------------------------------- one epoch
 
-    def _train(self) -> Tensor:
+    def _part(self, members: slice) -> Part:
+        parameters = {name: value.detach()[members].requires_grad_() for name, value in self.model.network.named_parameters()}
+        settings = self.settings
+        return Part(members, parameters, torch.optim.AdamW(parameters.values(), lr=settings.lr, weight_decay=settings.weight_decay))
+
+    def _train(self, part: Part) -> Tensor:
+        """One epoch of the members of a part; gives their losses (m,)."""
         self.model.train()
-        n, size = len(self.train_rows), self.settings.batch_size
-        orders = torch.stack([self.train_rows[torch.randperm(n, generator=self._generator(seed, "cpu"))] for seed in self.seeds])
-        generators = [self._generator(seed, self.device) for seed in self.seeds]
-        total = torch.zeros(len(self.seeds), dtype=torch.float64)
+        for group in part.optimizer.param_groups:
+            group["lr"] = self.settings.rate(self.epoch)
+        n, size, seeds = len(self.train_rows), self.settings.batch_size, self.seeds[part.members]
+        orders = torch.stack([self.train_rows[torch.randperm(n, generator=self._generator(seed, "cpu"))] for seed in seeds])
+        generators = [self._generator(seed, self.device) for seed in seeds]
+        total = torch.zeros(len(seeds), dtype=torch.float64)
         for start in range(0, n, size):
             rows = orders[:, start : start + size]
             masks = iter([self._mask(layer, rows.shape[1], generators) for layer in self.dropouts])
-            scores, logits = self.model.member_scores(self._features(rows), masks)
+            scores, logits = torch.func.functional_call(self.model.network, part.parameters, (self._features(rows), masks))
             errors, weights = self._errors(scores, logits, rows)
             losses = errors / weights
-            self.optimizer.zero_grad()
+            part.optimizer.zero_grad()
             losses.sum().backward()
             if self.settings.max_grad_norm is not None:
-                clip_by_member(list(self.model.parameters()), self.settings.max_grad_norm)
-            self.optimizer.step()
+                clip_by_member(list(part.parameters.values()), self.settings.max_grad_norm)
+            part.optimizer.step()
             total += losses.detach().double().cpu() * rows.shape[1] / n
         return total
 
@@ -214,11 +245,13 @@ class EnsembleTrainer:
 
     def state(self) -> dict[str, Tensor]:
         """All that a later process needs to go on, as tensors by name."""
-        names = dict(self.model.named_parameters())
-        tensors = {f"weights/{name}": value.detach() for name, value in names.items()}
+        tensors = {f"weights/{name}": value.detach() for name, value in self.model.named_parameters()}
         tensors |= {f"best/{name}": value for name, value in self.best.items()}
-        for name, value in names.items():
-            tensors |= {f"optimizer/{key}/{name}": torch.as_tensor(v) for key, v in self.optimizer.state[value].items()}
+        for name in self.parts[0].parameters if self.epoch else ():  # before the first step the optimizer has no state
+            kept = [part.optimizer.state[part.parameters[name]] for part in self.parts]
+            # Members that run have taken equally many steps; of one that has stopped nothing is needed.
+            tensors[f"optimizer/step/network.{name}"] = torch.stack([torch.as_tensor(state["step"]) for state in kept]).max()
+            tensors |= {f"optimizer/{key}/network.{name}": torch.cat([state[key] for state in kept]) for key in ("exp_avg", "exp_avg_sq")}
         progress = {
             "best_loss": self.best_loss,
             "best_epoch": self.best_epoch,
@@ -234,7 +267,9 @@ class EnsembleTrainer:
         Raises:
             ValueError: a tensor is missing or has another shape.
         """
-        expected = {f"{part}/{name}": value.shape for name, value in self.model.named_parameters() for part in ("weights", "best")}
+        begun = len(tensors.get("progress/train_loss", ())) > 0
+        kinds = ("weights", "best", *(("optimizer/exp_avg", "optimizer/exp_avg_sq") if begun else ()))
+        expected = {f"{kind}/{name}": value.shape for name, value in self.model.named_parameters() for kind in kinds}
         for name, shape in expected.items():
             if name not in tensors or tensors[name].shape != shape:
                 raise ValueError(
@@ -244,8 +279,12 @@ class EnsembleTrainer:
             for name, value in self.model.named_parameters():
                 value.copy_(tensors[f"weights/{name}"])
                 self.best[name].copy_(tensors[f"best/{name}"])
-                kept = {key.split("/")[1]: t for key, t in tensors.items() if key.startswith("optimizer/") and key.endswith(f"/{name}")}
-                self.optimizer.state[value] = {key: t.clone() if key == "step" else t.to(value.device) for key, t in kept.items()}
+            for part in self.parts if begun else ():
+                for name, value in part.parameters.items():
+                    kept = {key: tensors[f"optimizer/{key}/network.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+                    part.optimizer.state[value] = {
+                        key: t.clone() if key == "step" else t[part.members].to(value.device, copy=True) for key, t in kept.items()
+                    }
         progress = {key.removeprefix("progress/"): t for key, t in tensors.items() if key.startswith("progress/")}
         self.best_loss, self.best_epoch, self.stopped = (progress[key].clone() for key in ("best_loss", "best_epoch", "stopped"))
         self.train_loss, self.validation_loss = progress["train_loss"].tolist(), progress["validation_loss"].tolist()

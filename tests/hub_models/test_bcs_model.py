@@ -101,9 +101,17 @@ def test_every_member_is_the_plain_network() -> None:
     with torch.no_grad():
         for p in head.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))  # norms off their start
-        output = head(x, return_members=True)
-        for member in range(3):
-            torch.testing.assert_close(output.member_scores[member], plain_member(head, member)(x), rtol=1e-5, atol=1e-6)
+    output = head(x, return_members=True)
+    output.member_scores.square().sum().backward()
+    for member in range(3):
+        plain, trunk = plain_member(head, member), head.network.trunk
+        scores = plain(x)
+        scores.square().sum().backward()
+        torch.testing.assert_close(output.member_scores[member], scores, rtol=1e-5, atol=1e-6)
+        layers = [(plain.start[0], trunk.input_norm), (plain.start[1], trunk.input), (plain.blocks[0][1], trunk.blocks[0].up)]
+        for layer, stacked in layers:
+            torch.testing.assert_close(stacked.weight.grad[member], layer.weight.grad, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(stacked.bias.grad[member], layer.bias.grad, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(output.question_scores, output.member_scores.mean(0))
     torch.testing.assert_close(output.t_pas, output.question_scores[:, :6].mean(1))
     torch.testing.assert_close(output.t_sas, output.question_scores[:, 6:].mean(1))

@@ -32,20 +32,21 @@ def data(n: int = 110, noise: float = 0.0) -> PairData:
     return PairData(x, targets, weights, np.arange(70), np.arange(70, n))
 
 
-def run(model: BCSHead, settings: TrainingSettings = QUICK, pairs: PairData | None = None) -> EnsembleTrainer:
-    trainer = EnsembleTrainer(model, pairs or data(), settings)
+def run(model: BCSHead, settings: TrainingSettings = QUICK, pairs: PairData | None = None, together: bool | None = None) -> EnsembleTrainer:
+    trainer = EnsembleTrainer(model, pairs or data(), settings, together=together)
     while not trainer.finished:
         trainer.run_epoch()
     trainer.select()
     return trainer
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["one batched step", "steps in turn"])
 @pytest.mark.parametrize("architecture", ["mlp", "ordinal_prototype", "siglip_baseline"])
-def test_members_together_are_members_alone(architecture: str) -> None:
+def test_members_together_are_members_alone(architecture: str, together: bool) -> None:
     """Same orders, dropout masks, clipping and stopping; on CPU the products of one and of several members agree to 1e-6."""
     settings = TrainingSettings(batch_size=16, epochs=12, lr=1e-2, patience=2)
-    together = head(architecture=architecture)
-    trainer = run(together, settings, data(noise=2.0))
+    ensemble = head(architecture=architecture)
+    trainer = run(ensemble, settings, data(noise=2.0), together)
     assert len(set(trainer.best_epoch.tolist())) > 1, "the members should stop at different epochs for this test to mean anything"
     for i, seed in enumerate(SEEDS):
         alone = head([seed], architecture)
@@ -53,8 +54,10 @@ def test_members_together_are_members_alone(architecture: str) -> None:
         n = len(single.validation_loss)
         assert single.best_epoch[0] == trainer.best_epoch[i]
         np.testing.assert_allclose(np.array(trainer.validation_loss)[:n, i], np.array(single.validation_loss)[:, 0], rtol=1e-5)
+        np.testing.assert_allclose(np.array(trainer.train_loss)[:n, i], np.array(single.train_loss)[:, 0], rtol=1e-5)
+        assert np.isnan(np.array(trainer.train_loss)[n:, i]).all()
         for name, value in alone.state_dict().items():
-            torch.testing.assert_close(value[0], together.state_dict()[name][i], rtol=1e-5, atol=1e-6, msg=name)
+            torch.testing.assert_close(value[0], ensemble.state_dict()[name][i], rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_one_step_is_that_of_torch() -> None:
@@ -127,16 +130,18 @@ def test_it_learns_what_is_there_and_nothing_from_noise() -> None:
     assert abs(np.corrcoef(scores, np.nanmean(pairs.targets[test, :6], axis=1))[0, 1]) < 0.35
 
 
-def test_going_on_from_a_state_is_never_having_stopped() -> None:
+@pytest.mark.parametrize("epochs", [0, 3])
+@pytest.mark.parametrize("together", [True, False], ids=["one batched step", "steps in turn"])
+def test_going_on_from_a_state_is_never_having_stopped(together: bool, epochs: int) -> None:
     whole = head()
-    straight = run(whole)
-    first = EnsembleTrainer(head(), data(), QUICK)
-    for _ in range(3):
+    straight = run(whole, together=together)
+    first = EnsembleTrainer(head(), data(), QUICK, together=together)
+    for _ in range(epochs):
         first.run_epoch()
     other = head(architecture="mlp")
-    second = EnsembleTrainer(other, data(), QUICK)
+    second = EnsembleTrainer(other, data(), QUICK, together=together)
     second.load_state({name: value.clone() for name, value in first.state().items()})
-    assert second.epoch == 3
+    assert second.epoch == epochs
     while not second.finished:
         second.run_epoch()
     second.select()
@@ -144,6 +149,23 @@ def test_going_on_from_a_state_is_never_having_stopped() -> None:
     assert all(torch.equal(value, whole.state_dict()[name]) for name, value in other.state_dict().items())
     with pytest.raises(ValueError, match="does not fit this run"):
         EnsembleTrainer(head([1]), data(), QUICK).load_state(first.state())
+
+
+def test_a_state_of_steps_in_turn_goes_on_batched_and_back() -> None:
+    """As when a run moves from a CPU to a GPU; one member has stopped by then."""
+    settings = TrainingSettings(batch_size=16, epochs=12, lr=1e-2, patience=2)
+    straight = run(head(), settings, data(noise=2.0))
+    for begin in (True, False):
+        first = EnsembleTrainer(head(), data(noise=2.0), settings, together=begin)
+        while not first.stopped.any():
+            first.run_epoch()
+        assert not first.stopped.all()
+        second = EnsembleTrainer(head(), data(noise=2.0), settings, together=not begin)
+        second.load_state(first.state())
+        while not second.finished:
+            second.run_epoch()
+        assert torch.equal(second.best_epoch, straight.best_epoch)
+        torch.testing.assert_close(second.best, straight.best, rtol=1e-5, atol=1e-6)
 
 
 def test_validation_loss_over_the_whole_set_or_as_the_mean_of_batches() -> None:
