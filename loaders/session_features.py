@@ -6,7 +6,7 @@ channels or windows. The normalisation is fitted on the training windows of each
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ CONTEXT_SPAN_S = 30.0  # the same where windows have a context, which comes on t
 SPAN_S = 60.0  # longest piece of a recording that is read at a time, but for margins
 MARGIN_S = 20.0  # what "recording" filters see on either side of a piece: their response has decayed by 1e-10 there
 RAM_BYTES = 2 << 30  # larger features go to a file
+MOMENT_BYTES = 1 << 21  # windows that are summed at a time
 
 
 class Windows(NamedTuple):
@@ -124,19 +125,24 @@ class Normaliser(NamedTuple):
     shift: np.ndarray | None
     scale: np.ndarray | None
 
-    def apply(self, x: np.ndarray) -> np.ndarray:
-        """Normalise features (n, C, ...) float32 in place, and return them."""
-        if self.shift is not None and self.scale is not None:
-            x -= self.shift
-            x /= self.scale
-        elif self.mode != "none":
-            axis = 2 if self.mode == "sample_channel_time" else tuple(range(2, x.ndim))
-            x -= x.mean(axis=axis, keepdims=True)
-            x /= x.std(axis=axis, keepdims=True) + np.float32(self.eps)
-        return x
+    def take(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Some windows, normalised: a copy (len(rows), C, ...) of rows of `values` (n, C, ...) float32, which may be a memory map."""
+        out = np.empty((len(rows), *values.shape[1:]), dtype=np.float32)
+        shift, scale = (None if v is None else np.ascontiguousarray(np.broadcast_to(v, values.shape[1:])) for v in (self.shift, self.scale))
+        axis = 1 if self.mode == "sample_channel_time" else tuple(range(1, out.ndim - 1))
+        for x, row in zip(out, rows):
+            if shift is not None:
+                np.subtract(values[row], shift, out=x)
+                x /= scale
+                continue
+            x[...] = values[row]
+            if self.mode != "none":
+                x -= x.mean(axis=axis, keepdims=True)
+                x /= x.std(axis=axis, keepdims=True) + np.float32(self.eps)
+        return out
 
 
-def fit_normaliser(stage: Stage | None, x: np.ndarray) -> Normaliser:
+def fit_normaliser(stage: Stage | None, values: np.ndarray, rows: np.ndarray) -> Normaliser:
     """Fit the normalisation of a recipe on training windows.
 
     - "channel_frequency" (Global Norm): mean and population SD of each channel and frequency, pooled over windows and frames; SD + eps.
@@ -145,7 +151,7 @@ def fit_normaliser(stage: Stage | None, x: np.ndarray) -> Normaliser:
 
     Args:
         stage: "normalise", or None for nothing.
-        x: (n, C, frames, bins) or (n, C, T) float32, training windows only.
+        values: (n, C, frames, bins) or (n, C, T) float32, may be a memory map. rows: of training windows.
 
     Raises:
         ValueError: no window, values that are not finite, or "channel_frequency" without a frequency axis.
@@ -155,15 +161,15 @@ def fit_normaliser(stage: Stage | None, x: np.ndarray) -> Normaliser:
     mode, eps = stage["mode"], float(stage.settings.get("eps", 0.0))
     if mode not in ("channel_frequency", "global_robust"):
         return Normaliser(mode, eps, None, None)
-    if not len(x):
+    if not len(rows):
         raise ValueError(f"normalisation {mode!r} needs training windows, found none")
     if mode == "channel_frequency":
-        if x.ndim != 4:
-            raise ValueError(f"normalisation {mode!r} needs features (n, C, frames, bins), found shape {x.shape}")
-        shift, scale = _pooled_moments(x)
+        if values.ndim != 4:
+            raise ValueError(f"normalisation {mode!r} needs features (n, C, frames, bins), found shape {values.shape}")
+        shift, scale = _pooled_moments(values, rows)
         scale += eps
     else:
-        flat = x.reshape(-1)
+        flat = values[rows].reshape(-1)
         if len(flat) > stage["reservoir"]:
             flat = flat[np.random.default_rng(stage["seed"]).choice(len(flat), stage["reservoir"], replace=False)]
         shift = np.asarray(np.median(flat.astype(np.float64)))
@@ -173,17 +179,23 @@ def fit_normaliser(stage: Stage | None, x: np.ndarray) -> Normaliser:
     return Normaliser(mode, eps, np.asarray(shift, dtype=np.float32), np.asarray(scale, dtype=np.float32))
 
 
-def _pooled_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population SD (C, 1, bins) float64 of (n, C, frames, bins), one block of windows at a time."""
-    count = x.shape[0] * x.shape[2]
-    about = x[0].mean(axis=1, dtype=np.float64)[:, None]  # a value near the mean keeps the sums of squares small
-    total, squares = np.zeros_like(about), np.zeros_like(about)
-    for block in np.array_split(x, max(1, x.nbytes // (1 << 25))):
-        centred = block - about.astype(np.float32)
-        total[:, 0] += centred.sum(axis=(0, 2), dtype=np.float64)
-        squares[:, 0] += np.einsum("nctf,nctf->cf", centred, centred, dtype=np.float64, casting="same_kind")
-    mean = total / count
-    return about.astype(np.float32) + mean, np.sqrt(np.maximum(squares / count - mean**2, 0))
+def _pooled_moments(values: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and population SD (C, 1, bins) of the frames of some windows (n, C, frames, bins), float64 but within blocks of windows.
+
+    A block is small enough to stay in a cache; it is summed in float32, about a value near the mean.
+    """
+    shape = values.shape[1:]
+    about = np.ascontiguousarray(np.broadcast_to(values[rows[0]].mean(axis=1, keepdims=True), shape)).ravel()
+    total, squares = np.zeros((2, len(about)))
+    size = max(1, MOMENT_BYTES // about.nbytes)
+    for start in range(0, len(rows), size):
+        block = values[rows[start : start + size]].reshape(-1, len(about))
+        block -= about
+        total += block.sum(axis=0)
+        squares += np.square(block, out=block).sum(axis=0)
+    count = len(rows) * shape[1]
+    mean, square = (v.reshape(shape).sum(axis=1, keepdims=True) / count for v in (total, squares))
+    return about.reshape(shape)[:, :1] + mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
 # --------------------------------------------------------------------------------------------------------------------------- the chain
@@ -306,8 +318,3 @@ def _reflected(recording: Recording, low: int, high: int) -> np.ndarray:
             f"{recording.recording_id}: {recording.duration_s:.1f} s are too short to be reflected to {(high - low) / recording.sfreq:g} s around a window"
         )
     return np.pad(data, ((0, 0), (begin - low, high - end)), mode="reflect")
-
-
-def rows_of(values: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    """A copy in memory of some rows of features."""
-    return np.asarray(values[np.asarray(rows, dtype=np.int64)], dtype=np.float32)

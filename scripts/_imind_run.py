@@ -18,7 +18,7 @@ from decodehub.loaders.ieeg.labels import LabelTable
 from decodehub.loaders.ieeg.recording import Recording
 from decodehub.loaders.ieeg.splits import Fold, make_folds
 from decodehub.loaders.recipes import Recipe
-from decodehub.loaders.session_features import Features, Windows, distinct_windows, extract, fit_normaliser, rows_of
+from decodehub.loaders.session_features import Features, Windows, distinct_windows, extract, fit_normaliser
 from decodehub.metrics.imindbench.grid import Unit
 from decodehub.metrics.imindbench.predictions import Predictions, concatenate, fold_rows, load, load_fits, skipped_fold, to_parquet
 
@@ -291,14 +291,12 @@ def _fold(
     windows, features = lazy.get()
     label = session.tables[unit.task].label.astype(np.int64)
     row = windows.rows[unit.task]
-    x = rows_of(features.values, row[fold.train])
-    normaliser = fit_normaliser(recipe.stages[-1] if recipe.stages[-1].name == "normalise" else None, x)
-    normaliser.apply(x)
-    x_val = normaliser.apply(rows_of(features.values, row[fold.val]))
+    normaliser = fit_normaliser(recipe.stages[-1] if recipe.stages[-1].name == "normalise" else None, features.values, row[fold.train])
+    x, x_val = (normaliser.take(features.values, row[rows]) for rows in (fold.train, fold.val))
     fitted = model.fit(FoldData(x, label[fold.train], x_val, label[fold.val], fold.index, features.ch_names, recipe.hash, unit.id))
     found = []
     for split, rows, values in (("val", fold.val, x_val), ("test", fold.test, None)):
         if values is None:
-            values = normaliser.apply(rows_of(features.values, row[rows]))
+            values = normaliser.take(features.values, row[rows])
         found.append(fold_rows(unit.id, fold.index, split, rows, label[rows], fitted.predict(values)))
     return found, fitted.report

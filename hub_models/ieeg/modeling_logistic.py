@@ -16,6 +16,7 @@ from .newton import fit_newton, objective_and_gradient
 try:
     import sklearn
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 except ImportError:  # only fitting with solver="sklearn" needs it
     sklearn = None
 
@@ -90,12 +91,13 @@ class LogisticModel(IEEGClassifier):
         )
         if len(y.unique()) < 2:
             raise ValueError(f"the {len(y)} training windows are of one class: a classifier needs both")
-        estimator.fit(x.cpu().numpy(), y.cpu().numpy())
+        with threadpool_limits(1, user_api="blas"):  # its many short products lose more to waiting threads than they gain
+            estimator.fit(x.cpu().numpy(), y.cpu().numpy())
         weights = torch.from_numpy(np.asarray(estimator.coef_[0], dtype=np.float64))
         intercept = float(estimator.intercept_[0])
         self._store(weights, intercept)
         target = y.to(x.device).double()
-        objective, norm = objective_and_gradient(x, target, weights.to(x.device), intercept, config.C)
+        objective, norm = objective_and_gradient(x, target, weights.to(x.device), intercept, config.C, x.dtype)
         residual = (0.5 - target).to(x.dtype)
         start = config.C * float((x.T @ residual).double().square().sum() + residual.double().sum() ** 2) ** 0.5
         n_iter = int(estimator.n_iter_[0])

@@ -18,7 +18,7 @@ from decodehub.loaders.context_filter import context_filter
 from decodehub.loaders.ieeg.recording import ArrayRecording
 from decodehub.loaders.multi_stft import multi_stft, stft_plan
 from decodehub.loaders.recipes import CUSTOM, NOTCH_60, RECIPES, Recipe, Stage, named_recipe, recipe_from
-from decodehub.loaders.session_features import distinct_windows, extract, fit_normaliser, rows_of
+from decodehub.loaders.session_features import distinct_windows, extract, fit_normaliser
 from decodehub.loaders.waveform import apply_montage, filter_signal, harmonics, laplacian_montage, resample
 
 NAMES = ("LA1", "LA2", "LA3", "RB5", "RB6", "X9", "GRID", "LA10")  # LA10 and X9 have no neighbour, GRID no number
@@ -90,7 +90,7 @@ def literal_waveform(data: np.ndarray, first: int, sfreq: int) -> np.ndarray:
 
 def features(recipe: Recipe, recording: ArrayRecording, starts: np.ndarray) -> np.ndarray:
     windows = distinct_windows(recording, {"task": starts}, recipe)
-    return rows_of(extract(recipe, recording, windows.first).values, windows.rows["task"])
+    return extract(recipe, recording, windows.first).values[windows.rows["task"]]
 
 
 class TestAgainstLiteralRecipes:
@@ -109,12 +109,23 @@ class TestAgainstLiteralRecipes:
         recording = record(1000)
         recipe = named_recipe("multi-stft")
         x = features(recipe, recording, np.arange(0.0, 38.0, 0.5))
-        train, test = x[:40], x[40:]
-        normaliser = fit_normaliser(recipe.stages[-1], train)
-        mean = train.astype(np.float64).mean(axis=(0, 2), keepdims=True)
-        sd = train.astype(np.float64).std(axis=(0, 2), keepdims=True)
-        for part in (train, test):
-            np.testing.assert_allclose(normaliser.apply(part.copy()), ((part - mean) / (sd + 1e-8)), rtol=1e-5, atol=1e-5)
+        before = x.copy()
+        rows = np.random.default_rng(0).permutation(len(x))
+        train = x[rows[:40]].astype(np.float64)
+        normaliser = fit_normaliser(recipe.stages[-1], x, rows[:40])
+        mean, sd = train.mean(axis=(0, 2), keepdims=True), train.std(axis=(0, 2), keepdims=True)
+        for part in (rows[:40], rows[40:], rows[:0]):
+            np.testing.assert_allclose(normaliser.take(x, part), ((x[part] - mean) / (sd + 1e-8)), rtol=1e-5, atol=1e-5)
+        assert np.array_equal(x, before)
+
+    @pytest.mark.parametrize("mode", ["sample_channel_time", "sample_channel", None])
+    @pytest.mark.parametrize("shape", [(5, 3, 7, 4), (5, 3, 50)])
+    def test_each_window_by_itself(self, mode: str | None, shape: tuple[int, ...]) -> None:
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * 5 + 2
+        normaliser = fit_normaliser(None if mode is None else Stage("normalise", {"mode": mode, "eps": 1e-6}), x, np.arange(2))
+        axis = 2 if mode == "sample_channel_time" else tuple(range(2, x.ndim))
+        expected = x if mode is None else (x - x.mean(axis, keepdims=True)) / (x.std(axis, keepdims=True) + 1e-6)
+        np.testing.assert_allclose(normaliser.take(x, np.array([4, 0])), expected[[4, 0]], rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("sfreq", [2048, 1000])
     def test_waveform(self, sfreq: int) -> None:
@@ -140,11 +151,11 @@ class TestAgainstLiteralRecipes:
     def test_robust_scalar_of_all_and_of_a_reservoir(self) -> None:
         x = np.random.default_rng(0).standard_normal((50, 4, 500)).astype(np.float32) * 7 + 3
         stage = Stage("normalise", {"mode": "global_robust"})
-        every = fit_normaliser(stage, x)
+        every = fit_normaliser(stage, x, np.arange(50))
         median = np.median(x)
         assert every.shift == pytest.approx(median) and every.scale == pytest.approx(1.4826 * np.median(np.abs(x - median)))
-        some = fit_normaliser(Stage("normalise", {"mode": "global_robust", "reservoir": 10_000}), x)
-        again = fit_normaliser(Stage("normalise", {"mode": "global_robust", "reservoir": 10_000}), x)
+        some = fit_normaliser(Stage("normalise", {"mode": "global_robust", "reservoir": 10_000}), x, np.arange(50))
+        again = fit_normaliser(Stage("normalise", {"mode": "global_robust", "reservoir": 10_000}), x, np.arange(50))
         assert some.shift == again.shift != every.shift and some.scale == pytest.approx(every.scale, rel=0.05)
 
 
@@ -343,4 +354,4 @@ class TestRecipes:
         x = np.ones((3, 2, 4, 5), dtype=np.float32)
         x[1, 1, 1, 1] = np.nan
         with pytest.raises(ValueError, match="not finite"):
-            fit_normaliser(Stage("normalise"), x)
+            fit_normaliser(Stage("normalise"), x, np.arange(3))
