@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import __version__, registry
+from . import __version__, command, registry
 
 
 def _verbs() -> dict[str, str]:
@@ -23,6 +23,10 @@ def _verbs() -> dict[str, str]:
 
 class _Verbs(TyperGroup):
     """Commands of this module, and one for every script that defines a typer `app`."""
+
+    def main(self, args: Any = None, *more: Any, **options: Any) -> Any:
+        with command.running(sys.argv[1:] if args is None else args):
+            return super().main(args, *more, **options)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *_verbs()]

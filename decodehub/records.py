@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from .command import stated
 from .files import inside, read_data, sha256_file, sha256_json, write_json
 
 SCHEMA_VERSION = 1
@@ -150,7 +151,7 @@ def protocol_hash(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def environment(*, device: str, dtype: str, seed: int | None = None) -> dict[str, Any]:
-    """Versions, device and threads of this process; names no user, path or variable."""
+    """Versions, device and threads of this process, and the command that runs; names no user, path or variable."""
     packages = {}
     for name in sorted(PACKAGES):
         try:
@@ -158,7 +159,8 @@ def environment(*, device: str, dtype: str, seed: int | None = None) -> dict[str
         except importlib.metadata.PackageNotFoundError:
             continue
     threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
-    return {"python": platform.python_version(), "packages": packages, "device": device, "dtype": dtype, "threads": threads, "seed": seed}
+    found = {"python": platform.python_version(), "packages": packages, "device": device, "dtype": dtype, "threads": threads, "seed": seed}
+    return found if (command := stated()) is None else found | {"command": command}
 
 
 def now() -> str:

@@ -124,7 +124,7 @@ def pair_folders(references: Path | str, reconstructions: Path | str) -> PairedF
         ValueError: a folder without images, nothing matched, a name that fits several references, or two reconstructions of one name.
     """
     references, reconstructions = Path(references), Path(reconstructions)
-    reference_files, reconstruction_files = _images(references, "references"), _images(reconstructions, "reconstructions")
+    reference_files, reconstruction_files = image_files(references, "references"), image_files(reconstructions, "reconstructions")
     known = [_index(_reference_names(path.relative_to(references)) for path in reference_files)]
     known.append(_index(map(_loose, _reference_names(path.relative_to(references))) for path in reference_files))
 
@@ -160,7 +160,12 @@ def pair_folders(references: Path | str, reconstructions: Path | str) -> PairedF
     return PairedFolders([pairs[key] for key in sorted(pairs)], left, unmatched)
 
 
-def _images(folder: Path, role: str) -> list[Path]:
+def image_files(folder: Path, role: str = "images") -> list[Path]:
+    """Images of a folder and those below it, in the order of their names; hidden ones are left out.
+
+    Raises:
+        FileNotFoundError: no such folder. ValueError: it holds no image; `role` is what they are called.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give the folder of the {role}")
     found = [

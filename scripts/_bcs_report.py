@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from decodehub.loaders.images import encode_png, read_image
 from decodehub.metrics.bcs.scoring import MEASURES, QUESTIONS, REGIMES, calibration, regimes, t_scores
 from decodehub.records import Metric, ResultRecord
 
-from ._editbench_report import _PAGE, ACCENT, INK, SECOND, _data_url, _esc
+from ._pages import ACCENT, INK, SECOND, esc, gallery, page, plain_axes, provenance, svg, table, warning
 
 THUMBNAIL = 160
 N_PAIRS = 8
@@ -78,26 +76,25 @@ def write_evaluation(out: Path, record: ResultRecord, targets: np.ndarray, weigh
     """
     known = np.isfinite(targets) & (weights > 0)
     figure = _calibration(t_scores(predictions, known), t_scores(targets, known))
-    svg = _svg(figure)
-    write_bytes(out / "calibration.svg", svg.encode())
     with atomic_path(out / "calibration.png") as part:
         figure.savefig(part, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
-    plt.close(figure)
+    plot = svg(figure)
+    write_bytes(out / "calibration.svg", plot.encode())
     questions = [
         [q, *(f"{x:.3f}" if np.isfinite(x) else "–" for x in _question_row(targets[:, i], known[:, i], predictions[:, i]))]
         for i, q in enumerate(QUESTIONS)
     ]
     body = [
         "<h1>BCS: a head against the consensus of annotators</h1>",
-        _banner(record),
-        f"<p>{_esc(record.data)}</p>",
-        _table(*evaluation_rows(record), f"Held-out concepts, {record.aggregation}. {PAPER}."),
-        f'<figure><h2>Calibration</h2><div role="img" aria-label="calibration plots">{svg}</div><figcaption>Pairs in ten groups by '
+        warning(esc(sample_note(record))),
+        f"<p>{esc(record.data)}</p>",
+        table(*evaluation_rows(record), f"Held-out concepts, {record.aggregation}. {PAPER}."),
+        f'<figure><h2>Calibration</h2><div role="img" aria-label="calibration plots">{plot}</div><figcaption>Pairs in ten groups by '
         "prediction; a perfect head lies on the diagonal.</figcaption></figure>",
-        _table(["question", "MAE", "r", "mean target", "mean prediction"], questions, "Each question on its own."),
+        table(["question", "MAE", "r", "mean target", "mean prediction"], questions, "Each question on its own."),
         _provenance(record),
     ]
-    _write_page(out / "report.html", "BCS head", body)
+    write_bytes(out / "report.html", page("BCS head", body))
 
 
 def write_scores_page(path: Path, record: ResultRecord, question_scores: np.ndarray, pairs: PairFiles) -> None:
@@ -120,16 +117,16 @@ def write_scores_page(path: Path, record: ResultRecord, question_scores: np.ndar
     }
     body = [
         f"<h1>BCS: {len(pairs)} reconstructions</h1>",
-        _banner(record),
-        f"<p>{_esc(record.data)}</p>",
-        _table(
+        warning(esc(sample_note(record))),
+        f"<p>{esc(record.data)}</p>",
+        table(
             *score_rows(record), f"{record.aggregation}. The last four columns are shares of pairs (table 9 of the paper, threshold .5)."
         ),
         f'<figure><h2>Where the pairs lie</h2><div role="img" aria-label="scatter of T-PAS and T-SAS">{_scatter(t_pas, t_sas, where)}</div></figure>',
         *(_gallery(title, text, order[:N_PAIRS], pairs, t_pas, t_sas) for title, (order, text) in galleries.items()),
         _provenance(record),
     ]
-    _write_page(path, "BCS scores", body)
+    write_bytes(path, page("BCS scores", body))
 
 
 def _question_row(target: np.ndarray, known: np.ndarray, prediction: np.ndarray) -> tuple[float, float, float, float]:
@@ -148,7 +145,7 @@ def _calibration(predicted: tuple[np.ndarray, np.ndarray], consensus: tuple[np.n
         groups = calibration(x[there], y[there])
         axis.plot(groups[:, 0], groups[:, 1], color=SECOND, marker="o", ms=4, lw=1.4, zorder=3)
         axis.set(xlabel=f"predicted {name}", ylabel=f"consensus {name}", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
-        _style(axis)
+        plain_axes(axis)
     figure.tight_layout()
     return figure
 
@@ -162,59 +159,33 @@ def _scatter(t_pas: np.ndarray, t_sas: np.ndarray, where: np.ndarray) -> str:
     axis.axvline(0.5, color=INK, lw=0.7, ls=(0, (3, 2)))
     axis.set(xlabel="T-PAS", ylabel="T-SAS", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     axis.legend(fontsize=7.5, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    _style(axis)
-    svg = _svg(figure)
-    plt.close(figure)
-    return svg
-
-
-def _style(axis: plt.Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=8.5, length=0)
-    axis.grid(color="#e4e8ec", lw=0.8, zorder=0)
-
-
-def _svg(figure: plt.Figure) -> str:
-    buffer = io.StringIO()
-    with plt.rc_context({"svg.hashsalt": "decodehub"}):
-        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
-    return buffer.getvalue().split("?>", 1)[-1].split('.dtd">', 1)[-1]
+    plain_axes(axis)
+    return svg(figure)
 
 
 def _gallery(title: str, text: str, rows: np.ndarray, pairs: PairFiles, t_pas: np.ndarray, t_sas: np.ndarray) -> str:
-    if not len(rows):
-        return f"<section><h2>{_esc(title)}</h2><p>{_esc(text)}</p></section>"
-    cards = "".join(
-        f'<li><div class=pair><img src="{_thumbnail(pairs[i][1])}" alt="reference"><img src="{_thumbnail(pairs[i][2])}" alt="reconstruction"></div>'
-        f"T-PAS {t_pas[i]:.2f}, T-SAS {t_sas[i]:.2f}<br><small style='overflow-wrap: anywhere'>{_esc(pairs[i][0])}</small></li>"
+    cards = (
+        (
+            _thumbnail(pairs[i][1]),
+            _thumbnail(pairs[i][2]),
+            f"T-PAS {t_pas[i]:.2f}, T-SAS {t_sas[i]:.2f}<br><small style='overflow-wrap: anywhere'>{esc(pairs[i][0])}</small>",
+        )
         for i in rows
     )
-    return (
-        f"<section><h2>{_esc(title)}</h2><p>{_esc(text)} Reference left, reconstruction right.</p><ul class=gallery>{cards}</ul></section>"
-    )
+    note = f"{text} Reference left, reconstruction right." if len(rows) else text
+    return gallery(title, note, ("reference", "reconstruction"), cards)
 
 
-def _thumbnail(path: Path) -> str:
+def _thumbnail(path: Path) -> bytes:
     image = read_image(path)
     image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    return _data_url(encode_png(np.asarray(image)))
+    return encode_png(np.asarray(image))
 
 
 def _cell(metric: Metric, intervals: bool = True) -> str:
     if metric.value is None:
         return "–"
     return f"{metric.value:.3f}" + (f" [{metric.ci95[0]:.3f}, {metric.ci95[1]:.3f}]" if metric.ci95 and intervals else "")
-
-
-def _table(header: list[str], rows: list[list[str]], caption: str) -> str:
-    head = "".join(f"<th scope=col>{_esc(h)}</th>" for h in header)
-    lines = "".join(f"<tr><th scope=row>{_esc(row[0])}</th>{''.join(f'<td>{_esc(c)}</td>' for c in row[1:])}</tr>" for row in rows)
-    return f"<table><caption>{_esc(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _banner(record: ResultRecord) -> str:
-    note = sample_note(record)
-    return f'<p class="warn">{_esc(note)}</p>' if note else ""
 
 
 def _provenance(record: ResultRecord) -> str:
@@ -226,15 +197,5 @@ def _provenance(record: ResultRecord) -> str:
         "head": f"{record.model.id} (revision {record.model.revision or 'none'}, {record.model.parameters or '?'} parameters) {record.model.notes}",
         "encoders": "; ".join(f"{e['id']} {e['fingerprint'] or ''}" for e in settings["encoders"]),
         "output": settings["output_type"],
-        "environment": f"Python {record.environment.get('python')}, "
-        + ", ".join(f"{k} {v}" for k, v in record.environment.get("packages", {}).items()),
-        "made": record.created,
     }
-    cells = "".join(f"<tr><th scope=row>{_esc(k)}</th><td>{_esc(str(v))}</td></tr>" for k, v in rows.items())
-    check = "<p>Check it: <code>decodehub verify FOLDER</code> scores the saved predictions anew.</p>"
-    return f"<section><h2>How this was made</h2><table>{cells}</table>{check}</section>"
-
-
-def _write_page(path: Path, title: str, body: Sequence[str]) -> None:
-    places = {"{title}": _esc(title), "{body}": "\n".join(part for part in body if part)}
-    write_bytes(path, re.sub(r"\{title\}|\{body\}", lambda place: places[place[0]], _PAGE).encode())
+    return provenance(record, rows)

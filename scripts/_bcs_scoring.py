@@ -105,10 +105,10 @@ def score_folders(
         device=accelerator.device.type,
     )
     names = [(pair.reference.relative_to(references), pair.reconstruction.relative_to(reconstructions)) for pair in found.pairs]
-    write_bytes(out / "scores.csv", _csv(_score_rows(rows, names, scores, record.is_sample)))
+    write_bytes(out / "scores.csv", csv_bytes(_score_rows(rows, names, scores, record.is_sample)))
     unmatched = [("reference", path.relative_to(references).as_posix()) for path in found.unmatched_references]
     unmatched += [("reconstruction", path.relative_to(reconstructions).as_posix()) for path in found.unmatched_reconstructions]
-    write_bytes(out / "unmatched.csv", _csv([["kind", "file"], *unmatched]))
+    write_bytes(out / "unmatched.csv", csv_bytes([["kind", "file"], *unmatched]))
     if page:
         write_scores_page(
             out / "report.html", record, scores.question_scores, [(pair.key, pair.reference, pair.reconstruction) for pair in found.pairs]
@@ -129,7 +129,8 @@ def _score_rows(rows: list[dict], names: list[tuple[Path, Path]], scores: Scores
         yield [*who, *numbers, *(["sample head: no scientific meaning"] if sample else [])]
 
 
-def _csv(rows: Iterable[Sequence[str]]) -> bytes:
+def csv_bytes(rows: Iterable[Sequence[str]]) -> bytes:
+    """A CSV file of these rows."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     return text.getvalue().encode()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 
@@ -21,7 +17,9 @@ from decodehub.files import write_bytes
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
 from decodehub.records import Metric, ResultRecord
 
-INK, ACCENT, SECOND = "#1b2733", "#6aa9bd", "#c8702a"
+from ._pages import ACCENT, INK, SECOND, esc, page, plain_axes, plural, provenance, svg, table, table_rows, warning
+from ._pages import gallery as gallery_section
+
 TITLES = {
     "identity": "Identity",
     "attribute": "Attribute",
@@ -58,23 +56,18 @@ def hardest_edits(scored: ScoredRuns, n: int = 12) -> list[tuple[int, float]]:
 
 def write_report(path: Path, record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> None:
     """Write the page; it needs no other file and no network."""
-    write_bytes(path, render(record, gallery).encode())
-
-
-def render(record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> str:
-    """The page as text."""
+    title = f"EEG-EditBench: {record.model.id}"
     parts = [
-        f"<h1>EEG-EditBench: {_esc(record.model.id)}</h1>",
+        f"<h1>{esc(title)}</h1>",
         _banner(record),
-        f"<p>EEG: {_esc(record.data)}</p>",
+        f"<p>EEG: {esc(record.data)}</p>",
         _headline_table(record),
         *(_figure(title, caption, svg) for title, caption, svg in _figures(record)),
         _gallery(record, gallery),
         _all_numbers(record),
         _provenance(record),
     ]
-    places = {"{title}": f"EEG-EditBench: {_esc(record.model.id)}", "{body}": "\n".join(part for part in parts if part)}
-    return re.sub(r"\{title\}|\{body\}", lambda place: places[place[0]], _PAGE)
+    write_bytes(path, page(title, parts))
 
 
 def headline(record: ResultRecord) -> list[tuple[str, Metric]]:
@@ -100,11 +93,6 @@ def number(metric: Metric) -> str:
     digits = 3 if metric.unit in ("score", "correlation") else 1
     spread = f" ± {metric.sd:.{digits}f}" if metric.sd is not None and metric.n > 1 else ""
     return f"{metric.value:.{digits}f}{spread}"
-
-
-def plural(n: int, noun: str) -> str:
-    """``1 subject``, ``2 subjects``."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def interval(metric: Metric) -> str:
@@ -167,66 +155,57 @@ def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> str:
     ax.set_ylabel(unit, fontsize=9)
     low, high = ax.get_ylim()
     ax.set_ylim(low, max(high * 1.08, 1))
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=8.5, length=0)
-    ax.grid(axis="y", color="#e4e8ec", lw=0.8, zorder=0)
-    buffer = io.StringIO()
-    with plt.rc_context({"svg.hashsalt": "decodehub"}):
-        fig.savefig(buffer, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
-    plt.close(fig)
-    return buffer.getvalue().split("?>", 1)[-1].split('.dtd">', 1)[-1]
+    plain_axes(ax, "y")
+    return svg(fig, transparent=True)
 
 
 def _banner(record: ResultRecord) -> str:
     warnings = []
     if record.is_sample:
         warnings.append(
-            f"Release <b>{_esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself."
+            f"Release <b>{esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself."
         )
     if "simulated" in record.data.lower():
         warnings.append("The EEG is <b>simulated</b>.")
-    return f'<p class="warn">{" ".join(warnings)}</p>' if warnings else ""
+    return warning(" ".join(warnings))
 
 
 def _headline_table(record: ResultRecord) -> str:
-    rows = "".join(
-        f"<tr><th scope=row>{_esc(label)}</th><td>{_esc(number(m))}</td><td>{_esc(interval(m))}</td><td>{'–' if m.chance is None else f'{m.chance:.1f}'}</td></tr>"
-        for label, m in headline(record)
+    rows = [(label, number(m), interval(m), "–" if m.chance is None else f"{m.chance:.1f}") for label, m in headline(record)]
+    caption = (
+        f"Mean ± population SD over {plural(record.metrics[0].n, 'subject')} (seeds averaged within subject), 95 % interval over subjects. "
+        "Percent, pairing gain in percentage points."
     )
-    n = record.metrics[0].n
-    return (
-        f"<table class=headline><caption>Mean ± population SD over {plural(n, 'subject')} (seeds averaged within subject), 95 % interval over subjects. Percent, pairing gain in "
-        f"percentage points.</caption><thead><tr><th scope=col></th><th scope=col>score</th><th scope=col>95 % CI</th><th scope=col>chance</th></tr></thead><tbody>{rows}</tbody></table>"
-    )
+    return table(("", "score", "95 % CI", "chance"), rows, caption, "<table class=headline>")
 
 
 def _figure(title: str, caption: str, svg: str) -> str:
-    return f'<figure role="group"><h2>{_esc(title)}</h2><div role="img" aria-label="{_esc(title)}">{svg}</div><figcaption>{_esc(caption)}</figcaption></figure>'
+    return f'<figure role="group"><h2>{esc(title)}</h2><div role="img" aria-label="{esc(title)}">{svg}</div><figcaption>{esc(caption)}</figcaption></figure>'
 
 
 def _gallery(record: ResultRecord, items: Sequence[GalleryItem]) -> str:
     if not items:
         return ""
-    cards = "".join(
-        f'<li><div class=pair><img src="{_data_url(i.source)}" alt="viewed image"><img src="{_data_url(i.edited)}" alt="edited image"></div>'
-        f"<b>{_esc(i.title)}</b><br>{i.correct:.0%} of runs right<br><small>{_esc(i.instruction)}</small></li>"
+    note = "" if record.is_sample else " This page contains stimuli: mind their licence before you share it."
+    cards = (
+        (i.source, i.edited, f"<b>{esc(i.title)}</b><br>{i.correct:.0%} of runs right<br><small>{esc(i.instruction)}</small>")
         for i in items
     )
-    note = "" if record.is_sample else " This page contains stimuli: mind their licence before you share it."
-    return f"<section><h2>The hardest edits</h2><p>Viewed image left, edit right; runs are subject and seed.{note}</p><ul class=gallery>{cards}</ul></section>"
+    text = f"Viewed image left, edit right; runs are subject and seed.{note}"
+    return gallery_section("The hardest edits", text, ("viewed image", "edited image"), cards)
 
 
 def _all_numbers(record: ResultRecord) -> str:
-    rows = "".join(
-        f"<tr><th scope=row>{_esc(m.name)}</th><td>{_esc(', '.join(f'{k}: {v}' for k, v in m.slice.items()))}</td><td>{_esc(number(m))}</td>"
-        f"<td>{_esc(interval(m) if m.value is not None else m.reason or '')}</td><td>{_esc(m.unit)}</td></tr>"
-        for m in record.metrics
+    rows = (
+        (m.name, ", ".join(f"{k}: {v}" for k, v in m.slice.items()), number(m), m.reason or interval(m), m.unit) for m in record.metrics
     )
-    return f"<details><summary>All {len(record.metrics)} numbers</summary><table><thead><tr><th>metric</th><th>slice</th><th>score</th><th>95 % CI</th><th>unit</th></tr></thead><tbody>{rows}</tbody></table></details>"
+    head = "<tr><th>metric</th><th>slice</th><th>score</th><th>95 % CI</th><th>unit</th></tr>"
+    title = f"<summary>All {len(record.metrics)} numbers</summary>"
+    return f"<details>{title}<table><thead>{head}</thead><tbody>{table_rows(rows)}</tbody></table></details>"
 
 
 def _provenance(record: ResultRecord) -> str:
-    rows: dict[str, Any] = {
+    rows = {
         "benchmark": f"{record.benchmark.id}, release {record.benchmark.release}",
         "content hash": record.benchmark.content_hash,
         "protocol": f"{record.protocol.name} {record.protocol.hash}",
@@ -234,45 +213,10 @@ def _provenance(record: ResultRecord) -> str:
         "model": f"{record.model.id} (revision {record.model.revision}, {record.model.parameters or '?'} parameters) {record.model.notes}",
         "aggregation": record.aggregation,
         "runs": f"{len(record.runs)} (subject, seed): " + ", ".join(f"{r.subject}/{r.seed}" for r in record.runs),
-        "environment": f"Python {record.environment.get('python')}, "
-        + ", ".join(f"{k} {v}" for k, v in record.environment.get("packages", {}).items()),
-        "made": record.created,
     }
-    cells = "".join(f"<tr><th scope=row>{_esc(k)}</th><td>{_esc(str(v))}</td></tr>" for k, v in rows.items())
-    return f"<section><h2>How this was made</h2><table class=wide>{cells}</table><p>Check it: <code>decodehub verify FOLDER</code> scores the saved predictions anew.</p></section>"
+    return provenance(record, rows, "<table class=wide>")
 
 
 def _count(record: ResultRecord) -> int:
     chance = next(m.chance for m in record.metrics if m.name == "top1")
     return round(100 / chance) if chance else 0
-
-
-def _data_url(data: bytes) -> str:
-    kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def _esc(text: str) -> str:
-    return html.escape(text, quote=True)
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
-<style>
-:root { color: #1b2733; background: #fff; font: 15px/1.5 system-ui, sans-serif }
-body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 0 0 .4rem }
-.warn { background: #fff3e0; border-left: 4px solid #c8702a; padding: .6rem .9rem }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
-caption { text-align: left; color: #6b7785; padding-bottom: .4rem }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #e4e8ec; vertical-align: top; overflow-wrap: anywhere }
-td { font-variant-numeric: tabular-nums } .headline td { white-space: nowrap }
-figure { margin: 1.6rem 0; display: inline-block; vertical-align: top; max-width: 100% } figure svg { max-width: 100%; height: auto }
-figcaption { color: #6b7785; font-size: .85rem; max-width: 30rem }
-.gallery { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1.1rem }
-.pair { display: flex; gap: .3rem } .pair img { width: 50%; border-radius: 4px }
-code { background: #f2f4f6; padding: .1rem .3rem; border-radius: 3px }
-</style></head><body>
-{body}
-</body></html>
-"""

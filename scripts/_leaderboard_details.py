@@ -48,7 +48,8 @@ def commands(loaded: Loaded, placed: Placed) -> str:
     lines.append(f"decodehub leaderboard {shlex.quote(root)} --row {shlex.quote(placed.row.key)} --csv row.csv")
     stated = entry.record.environment.get("command")
     if isinstance(stated, str) and stated:
-        lines.append(f"# the run itself, as the record states it: {stated}")
+        # On one line: what a record states is foreign, and must not become a command to copy.
+        lines.append(f"# the run itself, as the record states it: {' '.join(stated.split())}")
     return "\n".join(lines)
 
 

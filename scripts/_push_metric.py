@@ -192,15 +192,23 @@ def foreign(text: str) -> set[str]:
 
 
 def requirements(packages: set[str]) -> list[str]:
-    """Requirement lines for imported packages, with the bounds that this package has.
+    """Requirement lines for imported packages, with the bounds that this package has; those of its extras are left to the user.
 
     Raises:
         ValueError: a package that is no dependency of this one.
     """
     ours = _dependencies()
-    if strange := sorted(packages - set(ours)):
+    needed = {package for package in packages if package in ours or package.replace("_", "-") not in _extras()}
+    if strange := sorted(needed - set(ours)):
         raise ValueError(f"the metric imports {strange}, which are no dependencies of {ROOT}: add them to pyproject.toml")
-    return sorted({ours[package] for package in packages})
+    return sorted({ours[package] for package in needed})
+
+
+@cache
+def _extras() -> frozenset[str]:
+    """Names of the distributions that only an extra of this package needs."""
+    lines = [line for line in importlib.metadata.requires(ROOT) or [] if "extra ==" in line and "dev" not in line]
+    return frozenset(re.split(r"[<>=!~\[ ;]", line, maxsplit=1)[0].lower() for line in lines)
 
 
 @cache

@@ -25,19 +25,24 @@ def protocol_of(benchmark_id: str) -> ModuleType:
         raise RecordError(f"this decodehub has no metric for benchmark {benchmark_id!r}: update it") from None
 
 
-@cache
 def dataset_of(metric: str) -> str:
     """Name of the data set that a metric (``eeg_editbench``) scores on: the one that its code loads.
 
     Raises:
         ValueError: it loads none or several of ours.
     """
-    entry = next(entry for entry in names("metric") if entry.name == metric)
-    ours = {other.name for other in names("dataset")}
-    found = {name for file in entry.folder.glob("*.py") for name in loaded_names(ast.parse(file.read_text(encoding="utf-8")))}
-    if len(found & ours) != 1:
+    found = datasets_of(metric)
+    if len(found) != 1:
         raise ValueError(f"metric {metric} should load one of our data sets, it loads {sorted(found)}")
-    return (found & ours).pop()
+    return next(iter(found))
+
+
+@cache
+def datasets_of(metric: str) -> frozenset[str]:
+    """Our data sets that a metric's code loads; none for a measure of any images."""
+    entry = next(entry for entry in names("metric") if entry.name == metric)
+    found = {name for file in entry.folder.glob("*.py") for name in loaded_names(ast.parse(file.read_text(encoding="utf-8")))}
+    return frozenset(found & {other.name for other in names("dataset")})
 
 
 def loaded_names(tree: ast.AST) -> dict[str, list[ast.Constant]]:
@@ -82,7 +87,7 @@ def tasks_of(dataset: Entry) -> dict[str, str]:
     """Task ids that are scored on a data set, each with the words of its headline number."""
     found: dict[str, str] = {}
     for metric in names("metric"):
-        if dataset_of(metric.name) == dataset.name:
+        if dataset.name in datasets_of(metric.name):
             benchmark = str(protocol_of(metric.name).BENCHMARK_ID)
             found |= {task_id(benchmark, name): f"{name} of {benchmark}" for name in headlines(benchmark)}
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from decodehub.metrics.eeg_editbench import benchmark as benchmark_module
 from decodehub.records import Metric, ResultRecord
 
-from ._editbench_report import plural
+from ._pages import plural
 
 if TYPE_CHECKING:
     from decodehub.metrics.eeg_editbench.protocol import ScoredRuns

@@ -15,7 +15,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from ._editbench_report import INK, TITLES
+from ._editbench_report import TITLES
+from ._pages import INK
 from ._study_figure_data import CONDITIONS, FAMILIES, Row
 from ._study_paper import PAPER_MODELS
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from decodehub.files import write_bytes
 from decodehub.records import Metric, ResultRecord
 
-from ._editbench_report import TITLES, plural
+from ._editbench_report import TITLES
+from ._pages import plural
 from ._study_paper import Slice, blocks, caveats, check_study, display_name, paper_model, published, warnings
 
 if TYPE_CHECKING:

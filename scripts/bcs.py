@@ -124,6 +124,113 @@ def score(
     typer.echo("\n".join(str(out / name) for name in made) + f"\ncheck   decodehub verify {out}")
 
 
+@app.command()
+def audit(
+    references: Annotated[Path | None, typer.Argument(help="Folder of reference images, with --scores.")] = None,
+    reconstructions: Annotated[Path | None, typer.Argument(help="Folder of reconstructions, with --scores.")] = None,
+    scores: Annotated[Path | None, typer.Option(help="Folder that `decodehub bcs score` made of these images.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help='Instead: folder of annotations, or "sample"; the signal is the consensus.')] = None,
+    consensus: Annotated[
+        str, typer.Option(help="mean_of_question_medians (what BCS is trained on) or median_of_annotator_aggregates (table 12).")
+    ] = "mean_of_question_medians",
+    measures: Annotated[
+        str,
+        typer.Option(
+            help="Names with commas: mse, psnr, ssim, ssim-gaussian, edge-cosine, color-histogram, lpips, cosine:ENCODER, clip-l14, dinov2, openclip, siglip."
+        ),
+    ] = "mse,psnr,ssim,ssim-gaussian,edge-cosine,color-histogram,cosine:lite0",
+    table: Annotated[
+        Path | None, typer.Option(help="CSV of further values: pair_id and one column a measure (DreamSim, DISTS, ...).")
+    ] = None,
+    higher: Annotated[
+        str | None, typer.Option(help="Columns of the table where larger is better, with commas; published names are known.")
+    ] = None,
+    lower: Annotated[str | None, typer.Option(help="Columns where smaller is better.")] = None,
+    signal: Annotated[
+        str | None, typer.Option(help="A column of the table as a third signal, such as blip_caption_sbert_cosine (table 1).")
+    ] = None,
+    failure_rule: Annotated[
+        str, typer.Option(help="paper (Eq. 3 and 4: quartiles) or released_code (recovered means at least .5).")
+    ] = "paper",
+    lpips_range: Annotated[str, typer.Option(help="documented ([-1, 1]) or released_code ([0, 1]).")] = "documented",
+    out: Annotated[Path, typer.Option(help="Folder of values.csv, audit.json, report.html.")] = Path("runs/bcs-audit"),
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+) -> None:
+    """Audit conventional measures: how far do MSE, SSIM, LPIPS, CLIP, ... agree with what can be recovered (tables 1 and 12 of the paper)?
+
+    Values are kept: a second run computes only measures that are new. A measure that fails is named, and the others go on.
+
+    Example: decodehub bcs audit stimuli my-method --scores runs/bcs-scores --out runs/audit
+    Example: decodehub bcs audit --data-dir sample
+    """
+    from accelerate import Accelerator
+
+    from decodehub.jobs import raise_if_failed
+    from decodehub.metrics.reconstruction_quality.scoring import Settings
+
+    from ._bcs_audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit
+    from ._bcs_audit_report import SAMPLE_NOTE, audit_rows, signals_of, write_audit_page
+
+    if (higher or lower or signal) and table is None:
+        raise ValueError("--higher, --lower and --signal are about columns of --table")
+    if scores is not None and references is not None and reconstructions is not None and data_dir is None:
+        pairs = pairs_of_scores(references, reconstructions, scores)
+    elif data_dir is not None and scores is references is reconstructions is None:
+        pairs = pairs_of_annotations(data_dir, consensus)
+    else:
+        raise ValueError("give either REFERENCES RECONSTRUCTIONS --scores FOLDER, or --data-dir")
+    extra = None if table is None else read_table(table, pairs.keys, _list(higher) if higher else (), _list(lower) if lower else ())
+    found = run_audit(
+        out,
+        pairs,
+        _list(measures),
+        extra=extra,
+        signal=signal,
+        lpips_range=lpips_range,
+        settings=Settings(failure_rule=failure_rule),
+        device=Accelerator().device,
+        batch_size=batch_size,
+    )
+    write_audit_page(out / "report.html", found.result)
+    for name, title in signals_of(found.result).items():
+        typer.echo(f"against {title}, {found.result['signals']}")
+        _print_rows(*audit_rows(found.result, name, intervals=False), "")
+    if found.result["sample"]:
+        typer.secho(SAMPLE_NOTE, fg="yellow")
+    typer.echo("\n".join(str(out / name) for name in ("values.csv", "audit.json", "report.html")))
+    raise_if_failed(found.job, "measures")
+
+
+@app.command()
+def probe(
+    images: Annotated[Path | None, typer.Argument(help="Folder of images; by default the photographs of the sample.")] = None,
+    measures: Annotated[
+        str, typer.Option(help="Names with commas, as for audit.")
+    ] = "mse,psnr,ssim-gaussian,edge-cosine,color-histogram,cosine:lite0",
+    noise_seed: Annotated[
+        str, typer.Option(help="image (noise of its own for each image) or released_code (seeded by the level and the first pixel).")
+    ] = "image",
+    out: Annotated[Path, typer.Option(help="Folder of values.csv, probe.json, report.html.")] = Path("runs/bcs-probe"),
+) -> None:
+    """Degrade images in six known ways at four levels and see which measures follow (table 2 of the paper).
+
+    Example: decodehub bcs probe stimuli --measures mse,ssim-gaussian,clip-l14 --out runs/probe
+    """
+    from decodehub.hub_models.bcs.images import source
+    from decodehub.loaders.reconstruction_pairs import image_files
+
+    from ._bcs_audit import run_probe, sample_images
+    from ._bcs_audit_report import probe_rows, write_probe_page
+
+    found = sample_images() if images is None else {p.relative_to(images).as_posix(): source(p, p.name) for p in image_files(images)}
+    result = run_probe(out, found, _list(measures), noise_seed=noise_seed, sample=images is None)
+    write_probe_page(out / "report.html", result)
+    for name, title in (("pooled", "all images ranked together (as table 2)"), ("per_image", "each image on its own, then the mean")):
+        typer.echo(title)
+        _print_rows(*probe_rows(result, name, intervals=False), "")
+    typer.echo("\n".join(str(out / name) for name in ("values.csv", "probe.json", "report.html")))
+
+
 def default_cache() -> Path:
     """Folder of cached image features."""
     from decodehub.files import home
@@ -153,17 +260,21 @@ def _print_scores(record: ResultRecord) -> None:
 
 
 def _print_table(header: list[str], rows: list[list[str]], record: ResultRecord) -> None:
+    from ._bcs_report import sample_note
+
+    _print_rows(header, rows, sample_note(record))
+
+
+def _print_rows(header: list[str], rows: list[list[str]], note: str) -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from ._bcs_report import sample_note
 
     table: Any = Table(*header, box=None, header_style="bold")
     for row in rows:
         table.add_row(*row)
     console = Console()
     console.print(table)
-    if note := sample_note(record):
+    if note:
         console.print(f"[yellow]{note}[/yellow]")
 
 

@@ -210,7 +210,8 @@ def headline_table(record: ResultRecord) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    from ._editbench_report import headline, interval, number, plural
+    from ._editbench_report import headline, interval, number
+    from ._pages import plural
 
     n = record.metrics[0].n
     table = Table(

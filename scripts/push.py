@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from decodehub.files import home
-from decodehub.publish import HubError, Plan, Published, Repo, ask, hub_api, is_ours, make_plan, redact, send_plan
-from decodehub.records import RECORD
+from decodehub.publish import HubError, Plan, Published, Repo, ask, hub_api, is_ours, local_files, make_plan, redact, send_plan
+from decodehub.records import RECORD, ResultRecord
 from decodehub.registry import Entry, names
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 app = typer.Typer(add_completion=False)
+OWNER = "OWNER"  # stands for the owner of the token where nobody can be asked who that is
+REACH_S = 10.0  # for the Hub to answer at all
 
 
 class Options(NamedTuple):
@@ -94,39 +96,42 @@ def push_record(record: Path, model: str, results: str | None, org: str | None, 
         results: ``ORG/NAME`` of the data set of results; by default ``decodehub-results`` of `org`.
         org: whose benchmark and results; by default the owner of the token.
 
+    Without `options.go`, and without a token or network, what this machine knows is shown.
+
     Raises:
         ValueError: the record is wrong, or is of another model. HubError: the Hub refused or failed.
     """
     from ._push_checks import check_files, refuse
     from ._push_results import RESULTS, stage_numbers, stage_results
-    from ._verify_hub import is_repo_id
-    from .verify import verify
 
-    api = hub_api()
-    found, differences = verify(record)
-    if differences:
-        raise ValueError(f"{record}: {len(differences)} numbers are not what the predictions give: see decodehub verify {record}")
-    if not is_repo_id(model):
-        raise ValueError(f"--model must be ORG/NAME of a model on the Hub, found {model!r}")
-    if "/" in found.model.id and found.model.id != model:
-        raise ValueError(f"the record is of model {found.model.id!r}, not of {model!r}: score the published model, or push to that one")
-    target = Repo("model", model)
-    me = ask(api.whoami, target)["name"]
-    org = org or me
+    api, found, target = hub_api(), _right_record(record, model), Repo("model", model)
+    card, why = None, None if options.go else out_of_reach(api)
+    if why is None:
+        me = ask(api.whoami, target)["name"]
+        org = org or me
+        card = card_there(api, target)
+        if card is None:
+            ask(lambda: api.repo_info(model, repo_type="model"), target)  # a model that is not there is an error
+    elif org is None:
+        org, why = OWNER, f"{why}; {OWNER} stands for the owner of the token (or say --org)"
     home_of_results = Repo("dataset", results or f"{org}/{RESULTS}")
-    card = card_there(api, target)
-    if card is None:
-        ask(lambda: api.repo_info(model, repo_type="model"), target)  # a model that is not there is an error
+    with_card = why is not None or card_there(api, home_of_results) is None
     done = []
     with staging() as scratch:
         first, second = scratch / "results", scratch / "model"
-        path = stage_results(record, found, first, with_card=card_there(api, home_of_results) is None)
+        path = stage_results(record, found, first, with_card=with_card)
         url = f"{api.endpoint}/{home_of_results.page}/tree/main/{path}"
         stage_numbers(found, second, target, card, url, org)
-        for folder, repo in ((first, home_of_results), (second, target)):
+        both = ((first, home_of_results), (second, target))
+        for folder, repo in both:
             refuse(check_files(folder), repo.page)
+        if not options.go:
+            show_numbers(found, url, org, console)
+        if why is not None:
+            show_unread(both, why, console)
+            return []
         title = f"{found.benchmark.id} of {found.model.id}"
-        for folder, repo in ((first, home_of_results), (second, target)):
+        for folder, repo in both:
             # To the model of someone else there is no other way than a pull request.
             own = ask(lambda repo=repo: is_ours(api, repo), repo)  # type: ignore[misc]
             published = carry_out(
@@ -138,6 +143,20 @@ def push_record(record: Path, model: str, results: str | None, org: str | None, 
             if repo is home_of_results:
                 load_back(api, published, path, console)
     return done
+
+
+def _right_record(folder: Path, model: str) -> ResultRecord:
+    from ._verify_hub import is_repo_id
+    from .verify import verify
+
+    found, differences = verify(folder)
+    if differences:
+        raise ValueError(f"{folder}: {len(differences)} numbers are not what the predictions give: see decodehub verify {folder}")
+    if not is_repo_id(model):
+        raise ValueError(f"--model must be ORG/NAME of a model on the Hub, found {model!r}")
+    if "/" in found.model.id and found.model.id != model:
+        raise ValueError(f"the record is of model {found.model.id!r}, not of {model!r}: score the published model, or push to that one")
+    return found
 
 
 def load_back(api: HfApi, published: Published, path: str, console: Console) -> None:
@@ -187,6 +206,50 @@ def show(plan: Plan, console: Console, options: Options) -> None:
     for path in plan.delete:
         console.print(f"  - {path}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"  {len(plan.send)} files, {_size(plan.size)}; {plan.same} unchanged, {len(plan.delete)} to delete", highlight=False)
+
+
+def show_numbers(record: ResultRecord, url: str, org: str, console: Console) -> None:
+    """Print what a record adds to the model's card and to ``.eval_results``."""
+    from ._push_results import hub_entries, index_entry
+
+    entry, entries = index_entry(record, url, org), hub_entries(record, url, org)
+    lines = [f"checked: the predictions give the {len(record.metrics)} numbers of the record, and every file may be published"]
+    lines += [f"model-index of the card, {entry['dataset']['type']} ({entry['dataset']['name']}):"]
+    lines += [f"  {m['name']}: {m['value']:.6g} {m['args']['unit']}" for m in entry["metrics"]]
+    lines += [f".eval_results, {entry['dataset']['type']}:" if entries else "no .eval_results: a sample enters no leaderboard"]
+    lines += [f"  {e['dataset']['task_id']}: {e['value']:.6g}" for e in entries]
+    console.print("\n".join([*lines, f"source: {url}"]), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_unread(staged: Iterable[tuple[Path, Repo]], why: str, console: Console) -> None:
+    """Print the files for repositories that could not be read; of a model's card only the new numbers are known."""
+    lines, unread = [], []
+    for folder, repo in staged:
+        files = {path: file.stat().st_size for path, file in local_files(folder).items()}
+        if repo.kind == "model":
+            del files["README.md"]
+            lines += [f"{repo.kind} {repo.id}, at most:", "  ~ README.md  the card that is there, with the numbers of model-index above"]
+        else:
+            lines += [f"{repo.kind} {repo.id}, at most:"]
+        lines += [f"  + {path}  {_size(size)}" for path, size in files.items()] + [f"  {len(files)} files, {_size(sum(files.values()))}"]
+        unread.append(f"the card of {repo.page}")
+    lines += [f"{' and '.join(unread)} were not read on the Hub: {why}", "nothing was sent"]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def out_of_reach(api: HfApi) -> str | None:
+    """Why the Hub cannot be asked from here, None where it can."""
+    from huggingface_hub import constants, get_session, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        return "offline mode is on (HF_HUB_OFFLINE)"
+    if get_token() is None:
+        return "there is no token of the Hub on this machine (run `hf auth login`, or set HF_TOKEN)"
+    try:
+        get_session().head(api.endpoint, timeout=REACH_S)
+    except Exception as error:  # any answer is an answer, whatever its status; the library of the client has errors of its own
+        return f"{api.endpoint} does not answer ({type(error).__name__})"
+    return None
 
 
 def card_there(api: HfApi, repo: Repo) -> str | None:
@@ -251,7 +314,8 @@ def main(
     """Publish WHAT on the Hub, after checks and a list of the files.
 
     Refused are an unknown licence, or one that does not let the images be passed on, photographs of THINGS, pickles, tokens, and incomplete
-    releases. An interrupted push goes on where it stopped; a second one of the same content sends nothing.
+    releases. An interrupted push goes on where it stopped; a second one of the same content sends nothing. Without --yes, a record is shown
+    also where there is no token or no network.
 
     Example: decodehub push eeg-editbench --org my-lab --data-dir releases/1.0 --yes
     """

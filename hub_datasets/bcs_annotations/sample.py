@@ -7,7 +7,6 @@ annotators that disagree by a seeded chance. It exists so that everything runs o
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,10 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image
 
 from decodehub.files import home, sha256_json
+from decodehub.loaders import degradations as _degradations
 from decodehub.loaders import reconstruction_pairs as _pairs
+from decodehub.loaders.degradations import degrade
 from decodehub.loaders.images import read_image
 from decodehub.loaders.reconstruction_pairs import PairId, format_pair_id
 
@@ -46,7 +47,7 @@ from .splits import SEED, PairInfo, split_pairs
 RELEASE = "sample"
 SIZE = 224
 _RULES = Path(__file__).with_name("sample_rules.yaml")
-_FILES = (Path(__file__), _RULES, *(Path(str(module.__file__)) for module in (_pairs, _questionnaire, _release, _splits)))
+_FILES = (Path(__file__), _RULES, *(Path(str(module.__file__)) for module in (_degradations, _pairs, _questionnaire, _release, _splits)))
 CODE_HASH = hashlib.sha256(b"".join(path.read_bytes() for path in _FILES) + editbench.CODE_HASH.encode()).hexdigest()[:12]
 
 # Scenes and photographs that are concepts here besides the nine of the EEG-EditBench sample; licences as scikit-image states them.
@@ -80,33 +81,6 @@ class Made(NamedTuple):
 def load_rules() -> dict[str, Any]:
     """All of ``sample_rules.yaml``."""
     return yaml.safe_load(_RULES.read_text(encoding="utf-8"))
-
-
-def degrade(pixels: np.ndarray, kind: str, parameter: float, rng: np.random.Generator) -> np.ndarray:
-    """One degradation of the probe (table 2) of an (h, w, 3) uint8 image; see ``sample_rules.yaml`` for kinds and parameters.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
-    image, (height, width) = Image.fromarray(pixels), pixels.shape[:2]
-    if kind == "blur":
-        return np.asarray(image.filter(ImageFilter.GaussianBlur(parameter)))
-    if kind == "noise":
-        noisy = pixels / 255 + rng.normal(0, parameter, pixels.shape)
-        return np.rint(np.clip(noisy, 0, 1) * 255).astype(np.uint8)
-    if kind == "downsample":
-        small = image.resize((max(1, round(width * parameter)), max(1, round(height * parameter))), Image.Resampling.BICUBIC)
-        return np.asarray(small.resize((width, height), Image.Resampling.BICUBIC))
-    if kind == "jpeg":
-        buffer = io.BytesIO()
-        image.save(buffer, format="JPEG", quality=int(parameter))
-        return np.asarray(Image.open(buffer).convert("RGB"))
-    if kind == "desaturate":
-        return np.asarray(ImageEnhance.Color(image).enhance(parameter))
-    if kind == "shift":
-        by = int(parameter)
-        return np.pad(pixels, ((0, by), (0, by), (0, 0)), mode="reflect")[by:, by:]
-    raise ValueError(f"degradation {kind!r} is unknown: take one of {sorted(load_rules()['parameters'])}")
 
 
 def quality(steps: tuple[tuple[str, float], ...]) -> np.ndarray:

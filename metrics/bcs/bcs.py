@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import datasets
 import evaluate
 import numpy as np
 
-from decodehub.hub_models.bcs.images import source
 from decodehub.metrics.bcs.heads import SAMPLE, SAMPLE_WARNING, load_head
+from decodehub.metrics.bcs.image_pairs import FEATURES, ImagePairMetric
 from decodehub.metrics.bcs.scoring import QUESTIONS, REGIMES, Settings, describe, regimes
 
 DESCRIPTION = """\
@@ -39,17 +38,14 @@ Returns:
     a sample head a warning. An interval that is not defined is None.
 """
 
-FEATURES = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
-
 
 @evaluate.utils.file_utils.add_start_docstrings(DESCRIPTION, INPUTS)
-class BCSMetric(evaluate.Metric):
-    """BCS of pairs of images. What goes to the library's table are content hashes; images are decoded when they are encoded, each once."""
+class BCSMetric(ImagePairMetric):
+    """BCS of pairs of images; each distinct image is encoded once."""
 
     def _info(self) -> evaluate.MetricInfo:
-        self._sources: dict = {}
+        self._forget()
         self._heads: dict = {}
-        self._rows = 0
         return evaluate.MetricInfo(
             description=DESCRIPTION,
             citation=CITATION,
@@ -57,32 +53,6 @@ class BCSMetric(evaluate.Metric):
             features=FEATURES,
             reference_urls=["https://arxiv.org/abs/2607.12364"],
         )
-
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """As in `evaluate`, with images."""
-        sides = {"predictions": predictions, "references": references}
-        for name, images in sides.items():
-            if (
-                images is None
-                or isinstance(images, (str, bytes, dict))
-                or not hasattr(images, "__len__")
-                or getattr(images, "ndim", 4) == 3
-            ):
-                raise TypeError(f"{name} must be a sequence of images, got {type(images).__name__}")
-        if len(predictions) != len(references) or not len(references):
-            raise ValueError(f"expected as many predictions as references and at least one, found {len(predictions)} and {len(references)}")
-        digests = {name: [self._remember(image, name, i) for i, image in enumerate(images)] for name, images in sides.items()}
-        super().add_batch(**digests, **kwargs)
-        self._rows += len(references)
-
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """As in `evaluate`, with one pair of images."""
-        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
-
-    def _remember(self, image: Any, name: str, row: int) -> str:
-        found = source(image, f"{name[:-1]} {self._rows + row}")
-        self._sources.setdefault(found.digest, found)
-        return found.digest
 
     def _compute(
         self,
@@ -99,21 +69,13 @@ class BCSMetric(evaluate.Metric):
         seed: int = 0,
         threshold: float = 0.5,
     ) -> dict:
-        sources, self._sources, self._rows = self._sources, {}, 0
         n = len(references)
         names = {"method": method, "subject": subject, "concept": concept}
-        for name, values in names.items():
-            if values is not None and (isinstance(values, str) or len(values) != n):
-                raise ValueError(f"{name} must be {n} names, one a pair, found {values if isinstance(values, str) else len(values)}")
-        if missing := {*predictions, *references} - set(sources):
-            raise ValueError(
-                f"{len(missing)} images were added in another process: score there and gather the scores, or add all of them in this one"
-            )
+        left, right = self._take(predictions, references, names)
         settings = Settings(threshold, n_bootstrap, seed)
         if model is None and self.config_name not in (None, "default"):
             model = self.config_name
         head = self._head(model, progress)
-        left, right = ([sources[digest] for digest in side] for side in (references, predictions))
         output = head.score_sources(left, right, batch_size, progress)
         scores = output.question_scores.numpy()
         concepts = [c if c is not None else r for c, r in zip(concept if concept is not None else [None] * n, references)]

@@ -140,7 +140,7 @@ def _describe(scores: np.ndarray, concepts: Sequence[str], slice_: tuple[tuple[s
     shares = np.eye(len(REGIMES))[regimes(t_pas, t_sas, settings.threshold)]
     values = np.column_stack([t_pas, t_sas, scores, shares])
     resamples = Resamples(concepts, settings)
-    low, high = _interval(resamples.sums(values) / resamples.sums(np.ones((len(values), 1))), values.shape[1])
+    low, high = percentile_interval(resamples.sums(values) / resamples.sums(np.ones((len(values), 1))), values.shape[1])
     labels = [("t_pas", slice_), ("t_sas", slice_)]
     labels += [("question_mean", (*slice_, ("question", q))) for q in QUESTIONS]
     labels += [("regime_share", (*slice_, ("regime", r))) for r in REGIMES]
@@ -197,13 +197,13 @@ def _compare(
     means = _divide(resamples.sums(error, cluster), resamples.sums(np.ones_like(error), cluster))
     drawn = {
         f"{name}_mae": (float(error.mean()) if len(error) else np.nan, means),
-        f"{name}_r": (pearson(x, y), _bootstrap_pearson(x, y, resamples, cluster)[:, None]),
+        f"{name}_r": (pearson(x, y), bootstrap_pearson(x, y, resamples, cluster)[:, None]),
     }
     if spearman:
-        drawn[f"{name}_rho"] = (pearson(ranks(x), ranks(y)), _bootstrap_spearman(x, y, resamples, cluster)[:, None])
+        drawn[f"{name}_rho"] = (pearson(ranks(x), ranks(y)), bootstrap_spearman(x, y, resamples, cluster)[:, None])
     numbers = []
     for label, (value, samples) in drawn.items():
-        low, high = _interval(samples, 1)
+        low, high = percentile_interval(samples, 1)
         numbers.append(Number(label, slice_, value, (float(low[0]), float(high[0])), len(x)))
     return numbers
 
@@ -245,7 +245,7 @@ def ranks(x: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def _bootstrap_pearson(x: np.ndarray, y: np.ndarray, resamples: Resamples, cluster: np.ndarray) -> np.ndarray:
+def bootstrap_pearson(x: np.ndarray, y: np.ndarray, resamples: Resamples, cluster: np.ndarray) -> np.ndarray:
     """(B,) r in each resample, from sums over concepts."""
     a, b = x - x.mean(), y - y.mean()  # so that differences of large sums lose no digits
     n, sa, sb, saa, sbb, sab = resamples.sums(np.column_stack([np.ones_like(a), a, b, a * a, b * b, a * b]), cluster).T
@@ -255,7 +255,7 @@ def _bootstrap_pearson(x: np.ndarray, y: np.ndarray, resamples: Resamples, clust
         return np.where(small, np.nan, (sab - sa * sb / n) / np.sqrt(va * vb))
 
 
-def _bootstrap_spearman(x: np.ndarray, y: np.ndarray, resamples: Resamples, cluster: np.ndarray) -> np.ndarray:
+def bootstrap_spearman(x: np.ndarray, y: np.ndarray, resamples: Resamples, cluster: np.ndarray) -> np.ndarray:
     """(B,) Spearman's rho in each resample: ranks are those within the resample, where a concept drawn twice has every entry twice."""
     out = np.empty(len(resamples.counts))
     step = max(1, BLOCK_VALUES // max(1, len(x)))
@@ -279,7 +279,7 @@ def _weighted_ranks(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return (np.cumsum(per_value, axis=1) - (per_value - 1) / 2)[:, inverse]
 
 
-def _interval(samples: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+def percentile_interval(samples: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
     """2.5 and 97.5 % percentiles of (B, width); NaN without resamples or where a number is undefined in some."""
     if not len(samples):
         return np.full(width, np.nan), np.full(width, np.nan)

@@ -187,6 +187,21 @@ class TestScore:
             assert line in shown.out
         assert run("verify", tmp_path / "out").code == 0
 
+    def test_the_record_states_the_command(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:
+        found = []
+        for name in ("a", "b"):
+            assert run(*embeddings.options(runs=1), "--out", tmp_path / name).code == 0
+            value = json.loads((tmp_path / name / "record.json").read_text())
+            found.append(value | {"created": ""})
+        assert found[0] == found[1], "equal runs make equal records wherever they go"
+        assert found[0]["environment"]["command"] == (
+            "decodehub editbench score --eeg sub-01_seed-0.npy --sources sources.npy --edits edits.npy --data-dir release --model me/my-model "
+            "--nulls nulls.npy --out OUT"
+        )
+        assert str(tmp_path) not in json.dumps(found) and "<code>" in (page := (tmp_path / "a/report.html").read_text())
+        assert "<th scope=row>command</th><td>decodehub editbench score --eeg" in page
+        assert run("verify", tmp_path / "a").code == 0
+
     def test_one_run_without_null_images(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:
         (tmp_path / "eeg.npy").write_bytes(embeddings.eeg[0].read_bytes())
         options = embeddings.options(eeg=[tmp_path / "eeg.npy"], nulls=False, similarity="dot")

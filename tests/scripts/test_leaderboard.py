@@ -10,6 +10,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from decodehub.scripts import _leaderboard_boards as lb
 from decodehub.scripts._leaderboard_checks import Checks
 from decodehub.scripts._leaderboard_compare import compare_rows, least_p, sign_flip
 from decodehub.scripts._leaderboard_data import Loaded, read_folder, read_hub, repo_name
-from decodehub.scripts._leaderboard_details import render_details
+from decodehub.scripts._leaderboard_details import commands, render_details
 from decodehub.scripts._leaderboard_html import esc, render_comparison, render_problems, render_table, to_csv
 from decodehub.scripts._leaderboard_published import published_rows
 from decodehub.scripts.leaderboard import app
@@ -360,6 +361,21 @@ class TestPages:
                     assert "decodehub verify" in page and p.row.entry.record.protocol.hash in page
                 if p.state == lb.RECOMPUTED:
                     assert 'class="lb-plot"' in page
+
+    def test_the_command_that_a_record_states_is_a_comment(self, table: Callable[..., lb.Table], loaded: Loaded) -> None:
+        t = table(EDITBENCH)
+        placed = next(p for p in t.placed if p.row.entry is not None)
+        entry = placed.row.entry
+        assert entry is not None and "the run itself" not in render_details(t, placed, {}, loaded)
+        for stated, shown in (
+            ("decodehub editbench score --out OUT", "decodehub editbench score --out OUT"),
+            ("a\nrm -r x\u2028y", "a rm -r x y"),
+        ):
+            record = entry.record.model_copy(update={"environment": entry.record.environment | {"command": stated}})
+            changed = placed._replace(row=replace(placed.row, entry=replace(entry, record=record)))
+            lines = commands(loaded, changed).splitlines()
+            assert lines[-1] == f"# the run itself, as the record states it: {shown}"
+            assert lines[-1] in render_details(t, changed, {}, loaded)
 
     def test_csv_is_the_table_and_runs_no_formula(self, table: Callable[..., lb.Table]) -> None:
         t = table(BCS)

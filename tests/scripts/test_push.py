@@ -25,7 +25,7 @@ from decodehub.scripts import push as push_script
 from decodehub.scripts import verify as verify_script
 from decodehub.scripts._push_checks import check_files, check_licence, licences
 from decodehub.scripts._push_metric import stage_metric
-from decodehub.scripts._push_tasks import dataset_of, headlines, tasks_of
+from decodehub.scripts._push_tasks import datasets_of, headlines, tasks_of
 from decodehub.scripts._verify_hub import verify_hub
 from decodehub.scripts.verify import Finding, check_folder, check_record
 
@@ -336,7 +336,8 @@ class TestMetric:
                     assert not node.level or (node.level == 1 and node.module in there), path
             if path.stem not in (name, "app"):  # `evaluate` copies only what the script itself imports
                 assert f"\nfrom .{path.stem} import " in script
-        assert f'"lab/{dataset_of(name)}"' in "".join(path.read_text() for path in tmp_path.glob("*.py"))
+        code = "".join(path.read_text() for path in tmp_path.glob("*.py"))
+        assert all(f'"lab/{dataset}"' in code for dataset in datasets_of(name))
         assert "evaluate<0.5,>=0.4.6" in (tmp_path / "requirements.txt").read_text()
         card = front((tmp_path / "README.md").read_bytes())
         assert card["sdk"] == "gradio" and card["app_file"] == "app.py" and "evaluate" in card["tags"]
@@ -383,6 +384,70 @@ class TestResults:
         commits = hub.count("POST", "/commit/")
         shown = push(*args, "--yes")
         assert shown.out.count("nothing to do") == 2 and hub.count("POST", "/commit/") == commits
+
+    @pytest.mark.parametrize("missing", ["token", "network", "answer"])
+    def test_the_list_needs_neither_token_nor_network(
+        self, hub: Any, push: Callable[..., Shown], record: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+    ) -> None:
+        from huggingface_hub import constants
+
+        hub.create("model", "other/nice", {"README.md": CARD})
+        if missing == "token":
+            monkeypatch.delenv("HF_TOKEN")
+        elif missing == "network":
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        else:
+            monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+        shown, (_, stated) = push(record, "--model", "other/nice", "--org", "lab"), read_record(record)
+        assert shown.error == "" and not hub.requests
+        why = {
+            "token": "there is no token of the Hub on this machine",
+            "network": "offline mode is on",
+            "answer": "http://127.0.0.1:9 does not answer",
+        }[missing]
+        assert f"the card of datasets/lab/decodehub-results and the card of other/nice were not read on the Hub: {why}" in shown.out
+        assert "OWNER" not in shown.out and shown.out.endswith("nothing was sent\n")
+        folder = f"eeg-editbench/nice/{sha256_file(record / 'record.json')[7:23]}"
+        files = ["record.json", "benchmark.json", *(run.predictions for run in stated.runs)]
+        for name in files:
+            assert f"  + {folder}/{name}  {push_script._size((record / name).stat().st_size)}\n" in shown.out
+        assert (
+            f"  {len(files) + 1} files, " in shown.out
+            and "  ~ README.md  the card that is there" in shown.out
+            and "  + .eval_results/decodehub-eeg-editbench.yaml  1," in shown.out
+        )
+        assert f"checked: the predictions give the {len(stated.metrics)} numbers of the record" in shown.out
+        for name in headlines("eeg-editbench"):
+            assert f"  {name}: {stated.value(name):.6g} percent\n" in shown.out
+            assert f"  eeg-editbench-{name.replace('_', '-')}: {stated.value(name):.6g}\n" in shown.out
+        assert "OWNER/decodehub-results" in (unnamed := push(record, "--model", "other/nice").out) and "OWNER stands for" in unnamed
+
+        edit(record / "record.json", lambda r: r["metrics"][0].update(value=99.0))
+        assert "1 numbers are not what the predictions give" in push(record, "--model", "other/nice").error
+
+    def test_what_is_listed_is_what_is_sent(
+        self, hub: Any, push: Callable[..., Shown], record: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hub.create("model", "lab/nice", {"README.md": CARD})
+        args = (record, "--model", "lab/nice", "--org", "lab", "--direct")
+        with monkeypatch.context() as without:
+            without.delenv("HF_TOKEN")
+            listed = {line.split()[1] for line in push(*args).out.splitlines() if line.startswith(("  + ", "  ~ "))}
+        assert push(*args, "--yes").error == ""
+        assert listed == {*hub.files("dataset", "lab/decodehub-results"), *hub.files("model", "lab/nice")}
+
+    def test_sending_needs_a_token_and_a_wrong_model_is_an_error_with_one(
+        self, hub: Any, push: Callable[..., Shown], record: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "other/nice is not on the Hub" in push(record, "--model", "other/nice").error
+        hub.create("model", "other/nice", {"README.md": CARD})
+        monkeypatch.setenv("HF_TOKEN", "hf_" + "Wrong0" * 5)
+        assert "other/nice: the Hub does not know this token" in push(record, "--model", "other/nice").error
+        monkeypatch.delenv("HF_TOKEN")
+        for org in ((), ("--org", "lab")):
+            shown = push(record, "--model", "other/nice", "--yes", *org)
+            assert shown.error.startswith("other/nice: there is no token of the Hub on this machine: run `hf auth login`")
+        assert not hub.repo("model", "other/nice").pulls and ("dataset", "lab/decodehub-results") not in hub.repositories
 
     def test_new_numbers_replace_the_old_ones_of_ours_alone(
         self, hub: Any, push: Callable[..., Shown], record: Path, release: Path

@@ -1,0 +1,273 @@
+"""Conventional measures against second implementations; the statistics of their audit; the `evaluate` module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import evaluate
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+from scipy.ndimage import uniform_filter
+
+import decodehub  # noqa: F401
+from decodehub.hub_models.bcs.encoders import load_encoder
+from decodehub.hub_models.bcs.images import Source, source
+from decodehub.metrics.reconstruction_quality import measures, pixels
+from decodehub.metrics.reconstruction_quality.measures import ALIASES, PIXEL, PUBLISHED_COLUMNS, check_measure, higher_is_better, measure
+from decodehub.metrics.reconstruction_quality.scoring import (
+    Settings,
+    audit,
+    degradation_tracking,
+    failure_rates,
+    mean_over_concepts,
+    oriented,
+    weighted_quantile,
+)
+
+
+def photo(seed: int = 0, side: int = 72) -> np.ndarray:
+    """Smooth coloured shapes with some texture, uint8."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (6, 6, 3)).astype(np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)).astype(float)
+    return np.clip(smooth + rng.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8)
+
+
+def images(n: int) -> list[Source]:
+    return [source(photo(i), f"image {i}") for i in range(n)]
+
+
+class TestPixels:
+    def test_equal_images_have_the_best_value(self) -> None:
+        x = photo() / 255
+        assert pixels.mse(x, x) == 0 and pixels.psnr(x, x) == 100
+        assert pixels.ssim(x, x) == pixels.ssim(x, x, "gaussian11") == 1
+        assert pixels.edge_cosine(x, x) == pytest.approx(1) and pixels.color_histogram(x, x) == pytest.approx(1)
+
+    def test_psnr_is_that_of_its_formula(self) -> None:
+        x, y = photo(0) / 255, photo(1) / 255
+        assert pixels.psnr(x, y) == pytest.approx(20 * np.log10(1 / np.sqrt(np.mean((x - y) ** 2))))
+
+    @pytest.mark.parametrize("window", ["uniform7", "gaussian11"])
+    def test_ssim_is_that_of_its_formula(self, window: str) -> None:
+        """Wang et al. 2004, Eq. 13, away from the border; means by OpenCV for the Gaussian, by a box filter for the uniform window."""
+        x, y = photo(0) / 255, photo(1) / 255
+        expected = []
+        for c in range(3):
+            a, b = x[..., c], y[..., c]
+            if window == "uniform7":
+                mean, factor, edge = (lambda v: uniform_filter(v, 7)), 49 / 48, 3
+            else:
+                mean, factor, edge = (lambda v: cv2.GaussianBlur(v, (11, 11), 1.5)), 1.0, 5
+            ma, mb = mean(a), mean(b)
+            va, vb, vab = (factor * (mean(p * q) - mp * mq) for p, q, mp, mq in ((a, a, ma, ma), (b, b, mb, mb), (a, b, ma, mb)))
+            c1, c2 = 0.01**2, 0.03**2
+            value = (2 * ma * mb + c1) * (2 * vab + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
+            expected.append(value[edge:-edge, edge:-edge].mean())
+        assert pixels.ssim(x, y, window) == pytest.approx(np.mean(expected), abs=1e-9)
+        with pytest.raises(ValueError, match="uniform7"):
+            pixels.ssim(x, y, "box")
+
+    def test_edges_are_those_of_opencv(self) -> None:
+        vectors = []
+        for image in (photo(0), photo(1)):
+            luma = np.rint(image / 255 @ np.array([0.299, 0.587, 0.114]) * 255)
+            vectors.append(np.concatenate([cv2.Sobel(luma, cv2.CV_64F, *d, ksize=3).ravel() for d in ((1, 0), (0, 1))]))
+        a, b = vectors
+        expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        assert pixels.edge_cosine(photo(0) / 255, photo(1) / 255) == pytest.approx(expected, abs=1e-12)
+        assert np.isnan(pixels.edge_cosine(photo(0) / 255, np.full((72, 72, 3), 0.3)))
+
+    def test_histograms_are_those_of_numpy(self) -> None:
+        both = [np.histogramdd(photo(i).reshape(-1, 3), bins=8, range=[(0, 256)] * 3)[0] / 72**2 for i in (0, 1)]
+        assert pixels.color_histogram(photo(0) / 255, photo(1) / 255) == pytest.approx(np.minimum(*both).sum(), abs=1e-12)
+
+    def test_images_are_cropped_to_a_square(self) -> None:
+        wide = np.random.default_rng(0).integers(0, 256, (256, 300, 3)).astype(np.uint8)
+        assert np.array_equal(pixels.fit(Image.fromarray(wide)), wide[:, 22:278])
+
+
+class TestMeasures:
+    def test_values_do_not_depend_on_order_batch_or_company(self) -> None:
+        found = images(4)
+        left, right = [found[0], found[1], found[0], found[2]], [found[1], found[2], found[3], found[2]]
+        whole = measure(["mse", "ssim", "cosine:lite0"], left, right, batch_size=3)
+        for i in range(4):
+            for name, values in measure(["ssim", "cosine:lite0", "mse"], left[i : i + 1], right[i : i + 1]).items():
+                assert values.values[0] == whole[name].values[i]
+        assert whole["ssim"].values[3] == pytest.approx(1) and whole["cosine:lite0"].values[3] == pytest.approx(1)
+        assert not whole["mse"].higher_is_better and whole["ssim"].higher_is_better
+
+    def test_cosine_is_that_of_the_encoders_features(self) -> None:
+        encoder, found = load_encoder("lite0"), images(2)
+        a, b = encoder.encode([s.load() for s in found]).astype(float)
+        values = measure(["cosine:lite0"], found[:1], found[1:])["cosine:lite0"]
+        assert values.values[0] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-12)
+        assert values.settings["fingerprint"] == encoder.fingerprint
+
+    def test_lpips_is_that_of_its_package_fed_as_documented(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With a random AlexNet: the published weights need a download."""
+        lpips = pytest.importorskip("lpips")
+        from torchvision.models import alexnet
+
+        torch.manual_seed(0)
+        backbone = alexnet(weights=None)
+        model = measures.load_lpips(backbone.state_dict())
+        found = images(3)
+        batch = torch.stack([torch.from_numpy(pixels.fit(s.load()).copy()).permute(2, 0, 1) for s in found]).float() / 127.5 - 1
+        with torch.inference_mode():
+            for (slice_, layer), kept in zip(((1, 0), (2, 3), (3, 6), (4, 8), (5, 10)), (0, 3, 6, 8, 10)):
+                assert torch.equal(getattr(getattr(model.net, f"slice{slice_}"), str(layer)).weight, backbone.features[kept].weight)
+            expected = model(batch[:1].expand(2, -1, -1, -1), batch[1:]).flatten().numpy()
+        monkeypatch.setattr(measures, "load_lpips", lambda: model)
+        values = measure(["lpips"], [found[0]] * 2, found[1:])["lpips"]
+        np.testing.assert_allclose(values.values, expected, rtol=1e-5)
+        other = measure(["lpips"], [found[0]] * 2, found[1:], lpips_range="released_code")["lpips"]
+        assert not np.allclose(other.values, expected, rtol=1e-3) and isinstance(model, lpips.LPIPS)
+
+    def test_names(self) -> None:
+        assert check_measure("openclip") == ALIASES["openclip"] and check_measure("cosine:lite0") == "cosine:lite0"
+        assert [higher_is_better(n) for n in ("mse", "lpips", "dinov2", "dreamsim_score", "other")] == [False, False, True, False, None]
+        assert {n: PUBLISHED_COLUMNS[n] for n in PIXEL if n in PUBLISHED_COLUMNS} == {n: PIXEL[n][0] for n in ("mse", "psnr", "ssim")}
+        for bad in ("fid", "cosine:"):
+            with pytest.raises(ValueError, match="is unknown"):
+                check_measure(bad)
+
+    def test_bad_calls_are_refused(self, tmp_path: Path) -> None:
+        found = images(2)
+        with pytest.raises(ValueError, match="at least one"):
+            measure(["mse"], [], [])
+        with pytest.raises(ValueError, match="lpips_range"):
+            measure(["mse"], found, found, lpips_range="other")
+        path = tmp_path / "cut.png"
+        path.write_bytes(b"\x89PNG\r\n\x1a\nno more")
+        with pytest.raises(ValueError, match=r"cut\.png cannot be read"):
+            measure(["mse"], found[:1], [source(path, "x")])
+
+
+class TestAudit:
+    def test_failure_rates_are_those_of_equations_3_and_4(self) -> None:
+        rng = np.random.default_rng(0)
+        q, s = pd.Series(rng.random(203).round(2)), pd.Series(rng.random(203).round(1))  # with ties
+        high, praised = s >= s.quantile(0.75), q >= q.quantile(0.75)
+        harsh = (high & (q < q.quantile(0.25))).sum() / high.sum()
+        blind = (praised & (s < s.quantile(0.25))).sum() / praised.sum()
+        assert failure_rates(q.to_numpy(), s.to_numpy()) == pytest.approx((harsh, blind))
+        harsh = ((s >= 0.5) & (q < q.quantile(0.25))).sum() / (s >= 0.5).sum()
+        blind = (praised & (s < 0.5)).sum() / praised.sum()
+        assert failure_rates(q.to_numpy(), s.to_numpy(), "released_code") == pytest.approx((harsh, blind))
+
+    def test_failure_rates_of_a_perfect_a_reversed_and_an_unrelated_measure(self) -> None:
+        rng = np.random.default_rng(1)
+        s = rng.random(4000)
+        assert failure_rates(s, s) == (0, 0)
+        assert failure_rates(-s, s) == pytest.approx((1, 1), abs=0.01)
+        assert failure_rates(rng.random(4000), s) == pytest.approx((0.25, 0.25), abs=0.03)
+        assert np.isnan(failure_rates(s, np.zeros(4000), "released_code")[0])
+
+    @pytest.mark.parametrize("q", [0.25, 0.5, 0.75])
+    def test_weighted_quantiles_are_those_of_repeated_values(self, q: float) -> None:
+        rng = np.random.default_rng(2)
+        x, weight = rng.random(30).round(1), rng.integers(0, 4, (20, 30)).astype(float)
+        expected = [np.quantile(np.repeat(x, w.astype(int)), q) for w in weight]
+        np.testing.assert_allclose(weighted_quantile(x, weight, q), expected, atol=1e-12)
+
+    def test_correlations_are_those_of_scipy_and_intervals_hold_them(self) -> None:
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal(300)
+        y = x + rng.standard_normal(300)
+        x[5], y[7] = np.nan, np.nan
+        there = np.isfinite(x) & np.isfinite(y)
+        by = {n.name: n for n in audit(x, y, [str(i % 60) for i in range(300)])}
+        assert by["rho"].value == pytest.approx(stats.spearmanr(x[there], y[there])[0], abs=1e-12)
+        assert by["r"].value == pytest.approx(stats.pearsonr(x[there], y[there])[0], abs=1e-12)
+        assert all(n.n == 298 and n.ci95[0] <= n.value <= n.ci95[1] for n in by.values())
+
+    def test_intervals_of_rates_are_those_of_resampling_one_by_one(self) -> None:
+        rng = np.random.default_rng(4)
+        concepts = [str(i) for i in np.repeat(np.arange(25), 6)]
+        s = np.repeat(rng.random(25), 6) + 0.2 * rng.random(150)
+        q = s + rng.standard_normal(150)
+        fast = {n.name: n.ci95 for n in audit(q, s, concepts, Settings(n_bootstrap=2000))}
+        drawn = []
+        for _ in range(2000):
+            rows = np.concatenate([np.arange(6) + 6 * c for c in rng.integers(0, 25, 25)])
+            drawn.append(failure_rates(q[rows], s[rows]))
+        for name, expected in zip(("harshness", "blind_spot"), np.percentile(drawn, [2.5, 97.5], axis=0).T):
+            assert fast[name] == pytest.approx(tuple(expected), abs=0.03)
+
+    def test_nothing_is_found_in_nothing(self) -> None:
+        rng = np.random.default_rng(5)
+        hits = 0
+        for _ in range(40):
+            number = audit(rng.random(120), rng.random(120), [str(i) for i in range(120)], Settings(n_bootstrap=300))[0]
+            hits += number.ci95[0] <= 0 <= number.ci95[1]
+        assert hits >= 34  # 38 expected
+
+    def test_empty_and_wrong_input(self) -> None:
+        assert all(np.isnan(n.value) and n.n == 0 for n in audit(np.full(3, np.nan), np.ones(3), ["a"] * 3))
+        with pytest.raises(ValueError, match="expected the same"):
+            audit(np.ones(3), np.ones(2), ["a"] * 3)
+        with pytest.raises(ValueError, match="failure_rule"):
+            Settings(failure_rule="other")
+        assert mean_over_concepts(np.array([np.nan]), ["a"]).n == 0
+
+
+class TestDegradationTracking:
+    def test_the_ceiling_of_pooled_ranks(self) -> None:
+        """A measure that follows every level in every image: sqrt(15/16) pooled (.968 in table 2), 1 for each image."""
+        rng = np.random.default_rng(0)
+        quality = -np.arange(4.0) + 0.1 * rng.random((400, 4))
+        pooled, own = degradation_tracking(quality, Settings(n_bootstrap=50))
+        assert pooled.value == pytest.approx(np.sqrt(15 / 16), abs=1e-4) and own.value == pytest.approx(1)
+
+    def test_it_is_spearman_of_scipy(self) -> None:
+        quality = np.random.default_rng(1).standard_normal((50, 4)) - 0.3 * np.arange(4)
+        pooled, own = degradation_tracking(quality)
+        level = -np.arange(1, 5)
+        assert pooled.value == pytest.approx(stats.spearmanr(quality.ravel(), np.tile(level, 50))[0])
+        assert own.value == pytest.approx(np.mean([stats.spearmanr(row, level)[0] for row in quality]))
+        assert pooled.ci95[0] < pooled.value < pooled.ci95[1]
+
+    def test_ranks_alone_count(self) -> None:
+        """Why MSE and PSNR have one row in table 2."""
+        mse = np.random.default_rng(2).random((30, 4))
+        a, b = degradation_tracking(oriented(mse, False)), degradation_tracking(-10 * np.log10(mse))
+        assert [n.value for n in a] == pytest.approx([n.value for n in b])
+
+    def test_a_missing_value_leaves_its_image_out(self) -> None:
+        quality = np.random.default_rng(3).random((5, 4))
+        quality[2, 1] = np.nan
+        assert degradation_tracking(quality)[0].n == 4
+        assert degradation_tracking(quality[2:3])[0].n == 0
+        with pytest.raises(ValueError, match="images, levels"):
+            degradation_tracking(quality[0])
+
+
+class TestModule:
+    def test_it_loads_by_name_and_scores(self) -> None:
+        metric = evaluate.load("reconstruction_quality")
+        references, predictions = [photo(0), photo(0), photo(1)], [photo(2), photo(0), np.full((72, 72, 3), 9, np.uint8)]
+        result = metric.compute(
+            predictions=predictions,
+            references=references,
+            measures=["mse", "edge-cosine"],
+            concept=["a", "a", "b"],
+            per_pair=True,
+            progress=False,
+        )
+        expected = measure(["mse"], [source(x, "r") for x in references], [source(x, "p") for x in predictions])["mse"].values
+        assert result["mse"] == pytest.approx(expected.mean()) and result["per_pair"]["mse"] == pytest.approx(expected.tolist())
+        assert result["undefined"] == {"mse": 0, "edge-cosine": 1} and result["per_pair"]["edge-cosine"][2] is None
+        assert result["ci95"]["mse"][0] <= result["mse"] <= result["ci95"]["mse"][1] and result["n_pairs"] == 3
+        with pytest.raises(ValueError, match="concept must be 1 names"):
+            metric.compute(predictions=predictions[:1], references=references[:1], concept=["a", "b"])
+        with pytest.raises(TypeError, match="list of names"):
+            metric.compute(predictions=predictions[:1], references=references[:1], measures="mse")
+        with pytest.raises(TypeError, match="sequence of images"):
+            metric.compute(predictions=predictions[0], references=references)
