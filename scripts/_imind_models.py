@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,13 +70,14 @@ class ModelSpec(NamedTuple):
 
     Attributes:
         name: for tables and folders. settings: JSON values that decide its predictions, for the record; `hash` is of them.
-        fit: fits one fold.
+        fit: fits one fold. fraction: share of the training windows that it gets.
     """
 
     name: str
     settings: dict[str, Any]
     hash: str
     fit: Callable[[FoldData], Fitted]
+    fraction: Fraction = Fraction(1)
 
 
 def model_spec(name: str, *, device: str = "cpu", training: Mapping[str, Any] | None = None) -> ModelSpec:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from decodehub.metrics.imindbench.grid import Unit
 from decodehub.metrics.imindbench.predictions import Predictions, concatenate, fold_rows, load, load_fits, skipped_fold, to_parquet
 
 from ._imind_models import FoldData, ModelSpec
+from ._imind_training import SEED
 
 PACKAGES = ("numpy", "scipy", "torch", "scikit-learn")
 
@@ -172,7 +175,7 @@ def unit_settings(session: _Session, unit: Unit, identity: str, model: ModelSpec
         "windows": sha256_bytes(table.start_s.astype("<f8").tobytes() + table.label.astype("<i8").tobytes()),
         "folds": folds,
         "recipe": recipe.hash,
-        "model": [model.name, model.hash],
+        "model": [model.name, model.hash, str(model.fraction)],
         "code": code_hash(),
     }
 
@@ -274,15 +277,34 @@ def _used_rows(folds: Sequence[Fold]) -> np.ndarray:
 
 def _unit_bytes(session: _Session, unit: Unit, lazy: _LazyFeatures, model: ModelSpec, recipe: Recipe) -> bytes:
     parts, fits = [], []
-    for fold in session.folds[unit.task]:
+    for whole in session.folds[unit.task]:
+        fold = whole if model.fraction == 1 else smaller_fold(whole, session.tables[unit.task].label, model.fraction)
         if fold.status != "ok":
             parts.append(skipped_fold(unit.id, fold.index, fold.reason))
             fits.append({"fold": fold.index, "status": fold.status, "reason": fold.reason})
             continue
         predictions, report = _fold(session, unit, fold, lazy, model, recipe)
         parts += predictions
-        fits.append({"fold": fold.index, "status": "ok", **report})
+        size = {"train_windows": len(fold.train), "train_fraction": str(model.fraction)}
+        fits.append({"fold": fold.index, "status": "ok", **size, **report})
     return to_parquet(concatenate(parts), fits)
+
+
+def smaller_fold(fold: Fold, label: np.ndarray, fraction: Fraction) -> Fold:
+    """A fold with a random share of its training windows; a smaller share is part of a larger one, and the rest of the fold stays.
+
+    The order is drawn from the benchmark's seed and the fold; iMINDBench says "random per fold" and no more. A share that lacks a class makes
+    the fold unscorable, with the reason.
+    """
+    if fold.status != "ok":
+        return fold
+    order = np.random.default_rng(SEED + fold.index).permutation(len(fold.train))
+    kept = np.sort(order[: max(1, round(len(order) * fraction))])
+    train = fold.train[kept]
+    if len(np.unique(label[train])) < 2:
+        reason = f"{len(train)} training windows ({fraction} of {len(fold.train)}) are of one class"
+        return dataclasses.replace(fold, train=train, status="unscorable", reason=reason)
+    return dataclasses.replace(fold, train=train)
 
 
 def _fold(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from decodehub.metrics.imindbench.predictions import Predictions
     from decodehub.metrics.imindbench.protocol import Scored
     from decodehub.records import ModelInfo, ResultRecord
+    from decodehub.scripts._imind_models import ModelSpec
+    from decodehub.scripts._imind_run import UnitFile
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -59,34 +62,15 @@ def run(
     Example: decodehub imind run --model logistic-converged --data-dir sample --out runs/sample
     Example: decodehub imind run --model htnet --model my_model.py --recipe wav-hpf-robust --data-dir data --subset main
     """
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
-
-    from decodehub.jobs import Report, raise_if_failed
     from decodehub.records import ModelInfo
-    from decodehub.scripts._imind_models import model_spec
-    from decodehub.scripts._imind_run import collect, fit_summary, sweep
+    from decodehub.scripts._imind_run import collect, fit_summary
 
-    training = {} if epochs is None else {"epochs": epochs}
-    state = PartialState(cpu=device == "cpu")  # on CPUs as well, processes that were launched together share the job
-    own_device = f"cuda:{state.local_process_index}" if device == "cuda" else device
-    specs = [model_spec(name, device=own_device, training=training) for name in model]
-    if len({spec.name for spec in specs}) != len(specs):
-        raise ValueError(f"two models have one name: {', '.join(spec.name for spec in specs)}")
     chain = read_recipe(recipe)
     folder, grid = data_and_grid(data_dir)
     units = _selected(grid, subset, only)
-    found = sweep(out, folder, units, specs, chain, rank=state.process_index, world=state.num_processes)
-    files, reports = gather_object(list(found.files)), gather_object([found.job])
-    if not state.is_main_process:
+    specs, files = _run_models(model, [Fraction(1)], out, folder, units, chain, device, epochs)
+    if files is None:
         return
-    total = Report([], [], {})
-    for report in reports:
-        total.made.extend(report.made)
-        total.reused.extend(report.reused)
-        total.failed.update(report.failed)
-    typer.echo(f"{out}: {len(total.made)} units made, {len(total.reused)} reused, {len(total.failed)} failed")
-    raise_if_failed(total, "units")
     rows = []
     for spec in specs:
         predictions = collect(files, spec.name, units)
@@ -94,6 +78,50 @@ def run(
         info = ModelInfo(id=spec.name, notes=fit_summary(files, spec.name))
         rows.append(_finish(out / spec.name, grid, predictions, info, settings, pooling, folder, device))
     _print([row for row in rows if row is not None])
+
+
+@app.command()
+def scale(
+    model: Annotated[list[str], typer.Option(help="As for run. Repeat for several.")],
+    fractions: Annotated[str, typer.Option(help="Shares of the training windows, with commas.")] = "1,1/2,1/4,1/8,1/16",
+    recipe: Annotated[str, typer.Option(help="As for run.")] = "multi-stft",
+    data_dir: DataDir = None,
+    subset: Subset = "all",
+    only: Only = None,
+    out: Annotated[Path, typer.Option(help="Folder of the run, with scaling.json, units.csv and the plot.")] = Path("runs/imind-scaling"),
+    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda, mps.")] = "cpu",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of networks; by default that of the benchmark.")] = None,
+) -> None:
+    """Sample efficiency within sessions: fit models to shares of the training windows; AUC by share, and the gain per doubling.
+
+    Validation and test windows stay the same. Units that lack a score anywhere (small shares of few windows lack a class) are left out everywhere.
+
+    Example: decodehub imind scale --model logistic-converged --data-dir sample --out runs/scaling
+    """
+    from rich.console import Console
+
+    from decodehub.scripts import _imind_scaling as scaling
+
+    chain = read_recipe(recipe)
+    shares = scaling.read_fractions(fractions)
+    if len(shares) < 2:
+        raise ValueError("--fractions: a curve needs at least two")
+    folder, grid = data_and_grid(data_dir)
+    units = _selected(grid, subset, only)
+    specs, files = _run_models(model, shares, out, folder, units, chain, device, epochs)
+    if files is None:
+        return
+    settings = {"recipe": chain.as_dict(), "recipe_hash": chain.hash, "track": chain.track, "models": {s.name: s.settings for s in specs}}
+    result = scaling.summarise(out, scaling.unit_curves(files, specs, shares, units, grid), files, grid, settings, device)
+    console = Console()
+    for label in scaling.labels(result):
+        console.print(scaling.table(result, label))
+    left = result["units_without_a_score_somewhere"]
+    if left:
+        console.print(f"[yellow]{len(left)} units are left out: a share of their windows, or a fold, has one class only[/yellow]")
+    if result["sample"]:
+        console.print("[yellow]SAMPLE: simulated recordings. These numbers mean nothing scientific.[/yellow]")
+    console.print("\n".join(str(out / name) for name in ("units.csv", "scaling.json", "scaling.png", "scaling.svg")), highlight=False)
 
 
 @app.command()
@@ -284,6 +312,39 @@ def recipes() -> None:
     for name, chain in RECIPES.items():
         shown.add_row(name, chain.track, chain.hash[7:19], ", ".join(stage.name for stage in chain.stages))
     Console().print(shown)
+
+
+def _run_models(
+    names: list[str], fractions: list[Fraction], out: Path, folder: Path, units: list[Unit], chain: Recipe, device: str, epochs: int | None
+) -> tuple[list[ModelSpec], list[UnitFile] | None]:
+    """Sweep models (and shares of their training windows) over units; the models, and the files on the main process, None on others."""
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    from decodehub.jobs import Report, raise_if_failed
+    from decodehub.scripts._imind_models import model_spec
+    from decodehub.scripts._imind_run import sweep
+    from decodehub.scripts._imind_scaling import at_fraction
+
+    training = {} if epochs is None else {"epochs": epochs}
+    state = PartialState(cpu=device == "cpu")  # on CPUs as well, processes that were launched together share the job
+    own_device = f"cuda:{state.local_process_index}" if device == "cuda" else device
+    specs = [model_spec(name, device=own_device, training=training) for name in names]
+    if len({spec.name for spec in specs}) != len(specs):
+        raise ValueError(f"two models have one name: {', '.join(spec.name for spec in specs)}")
+    variants = specs if fractions == [1] else [at_fraction(spec, fraction) for spec in specs for fraction in fractions]
+    found = sweep(out, folder, units, variants, chain, rank=state.process_index, world=state.num_processes)
+    files, reports = gather_object(list(found.files)), gather_object([found.job])
+    if not state.is_main_process:
+        return specs, None
+    total = Report([], [], {})
+    for report in reports:
+        total.made.extend(report.made)
+        total.reused.extend(report.reused)
+        total.failed.update(report.failed)
+    typer.echo(f"{out}: {len(total.made)} units made, {len(total.reused)} reused, {len(total.failed)} failed")
+    raise_if_failed(total, "units")
+    return specs, files
 
 
 def read_recipe(name: str) -> Recipe:
