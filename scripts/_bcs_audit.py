@@ -45,6 +45,7 @@ class AuditPairs:
         keys, concepts: n names. references, reconstructions: n images.
         signals: (n,) by name, such as t_pas and t_sas; larger is better.
         release: of the data. sample: whether they or the head are a sample without scientific meaning. origin: of the signals, in words.
+        encoders: ids of the encoders behind the signals; a cosine of the same one agrees with them for that reason alone.
     """
 
     keys: list[str]
@@ -55,6 +56,7 @@ class AuditPairs:
     release: str
     sample: bool
     origin: str
+    encoders: tuple[str, ...] = ()
 
 
 class Audited(NamedTuple):
@@ -96,6 +98,7 @@ def pairs_of_scores(references: Path, reconstructions: Path, scores: Path) -> Au
         record.benchmark.release,
         record.is_sample,
         f"BCS of {record.model.id}",
+        tuple(str(entry["id"]) for entry in record.protocol.settings["encoders"]),
     )
 
 
@@ -216,6 +219,7 @@ def run_audit(
         "settings": asdict(settings),
         "measures": {name: _described(values) for name, values in found.items()},
         "failed": dict(job.failed),
+        "not_independent": [name for name, values in found.items() if values.settings.get("encoder") in pairs.encoders],
         "numbers": numbers,
         "values_sha256": sha256_file(out / VALUES),
         "environment": environment(device=str(device), dtype="float64"),

@@ -41,6 +41,12 @@ def audit_rows(result: Mapping[str, Any], signal: str, intervals: bool = True) -
     ]
 
 
+def dependence_note(result: Mapping[str, Any]) -> str:
+    """What is to be said of measures that share an encoder with the head, or an empty text."""
+    names = ", ".join(result["not_independent"])
+    return f"{names}: the head sees the features of the same encoder, so agreement with it is no evidence for the measure." if names else ""
+
+
 def signals_of(result: Mapping[str, Any]) -> dict[str, str]:
     """Signals of an audit with their titles, in its order."""
     return {n["signal"]: SIGNALS.get(n["signal"], n["signal"]) for n in result["numbers"]}
@@ -60,6 +66,7 @@ def write_audit_page(path: Path, result: Mapping[str, Any]) -> None:
         "<h1>Do conventional measures see what can be recovered?</h1>",
         warning(SAMPLE_NOTE if result["sample"] else ""),
         warning(f"Not computed: {esc(failed)}" if failed else ""),
+        warning(esc(dependence_note(result))),
         f"<p>{result['n_pairs']:,} pairs of {result['n_concepts']:,} concepts; signals: {esc(result['signals'])}. Measures are turned so that larger is "
         "better.</p>",
         _figure("Rank correlation with what was recovered", _audit_plot(result), "Spearman's ρ with 95 % intervals over concepts."),

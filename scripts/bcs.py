@@ -169,7 +169,7 @@ def audit(
     from decodehub.metrics.reconstruction_quality.scoring import Settings
 
     from ._bcs_audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit
-    from ._bcs_audit_report import SAMPLE_NOTE, audit_rows, signals_of, write_audit_page
+    from ._bcs_audit_report import SAMPLE_NOTE, audit_rows, dependence_note, signals_of, write_audit_page
 
     if (higher or lower or signal) and table is None:
         raise ValueError("--higher, --lower and --signal are about columns of --table")
@@ -195,8 +195,9 @@ def audit(
     for name, title in signals_of(found.result).items():
         typer.echo(f"against {title}, {found.result['signals']}")
         _print_rows(*audit_rows(found.result, name, intervals=False), "")
-    if found.result["sample"]:
-        typer.secho(SAMPLE_NOTE, fg="yellow")
+    for note in (dependence_note(found.result), SAMPLE_NOTE if found.result["sample"] else ""):
+        if note:
+            typer.secho(note, fg="yellow")
     typer.echo("\n".join(str(out / name) for name in ("values.csv", "audit.json", "report.html")))
     raise_if_failed(found.job, "measures")
 

@@ -52,7 +52,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             scores.append(np.concatenate([np.full(6, 0.9 - 0.2 * k), rng.random(6)]))  # T-PAS falls with the noise, T-SAS is random
     model = ModelInfo(id="me/head", revision=None, parameters=1, pretrained_on=None)
-    make_record(root / "scores", Pairs("mine", rows), Scores(np.array(scores, dtype=np.float32)), model=model, data="noise", encoders=[])
+    make_record(
+        root / "scores",
+        Pairs("mine", rows),
+        Scores(np.array(scores, dtype=np.float32)),
+        model=model,
+        data="noise",
+        encoders=[{"id": "lite0"}],
+    )
     return root
 
 
@@ -77,6 +84,7 @@ class TestAudit:
         more = run_audit(tmp_path, pairs(folders), ["mse", "cosine:lite0"], progress=False)
         assert (len(more.job.made), len(more.job.reused)) == (1, 1)
         again = run_audit(tmp_path, pairs(folders), ["mse", "cosine:lite0"], progress=False)
+        assert more.result["not_independent"] == ["cosine:lite0"] and first.result["not_independent"] == []
         assert not again.job.made and again.result["numbers"] == more.result["numbers"]
         assert again.result["numbers"][: len(first.result["numbers"])] == first.result["numbers"]
         monkeypatch.setattr(_bcs_audit, "_CODE", "another")
