@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from decodehub.files import canonical_json, sha256_bytes, sha256_file, sha256_json, write_json
+from decodehub.files import canonical_json, sha256_bytes, sha256_json, write_json
 from decodehub.hub_datasets.bcs_annotations.parsing import parse_answer
 from decodehub.hub_datasets.bcs_annotations.questionnaire import PromptSet, load_questionnaire
 from decodehub.hub_datasets.bcs_annotations.release import AnnotationRow, AnswerItem, Release, read_pair_image
 from decodehub.jobs import Report, run_job
 from decodehub.loaders.images import decode_image
+
+from ._vlm import Chat, load_chats
 
 SETTINGS = "settings.json"
 REMINDER = "Your last reply could not be read ({problem}). Reply again with the JSON object alone."
@@ -168,23 +170,6 @@ def _file(pair: Any) -> str:
     return f"{digest.removeprefix('sha256:')[:16]}_{name}.json"
 
 
-def model_revision(model: str, revision: str | None) -> str:
-    """What identifies the weights: a commit of the Hub, or the hash of the files of a local folder.
-
-    Raises:
-        ValueError: a Hub id without a full commit, since a branch may change.
-    """
-    folder = Path(model)
-    if folder.is_dir():
-        files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".model", ".txt", ".jinja"))
-        return sha256_json({path.name: sha256_file(path) for path in files})
-    if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise ValueError(
-            f"--revision of {model!r} must be a full commit (40 hex digits), found {revision!r}: a branch may change under the answers"
-        )
-    return revision
-
-
 def load_vlm(settings: Settings, device: str) -> Generate:
     """A vision-language model of transformers (image-text-to-text), without remote code, decoding greedily.
 
@@ -192,39 +177,17 @@ def load_vlm(settings: Settings, device: str) -> Generate:
         settings: model, revision (of a Hub id), dtype, max_new_tokens.
         device: such as "cuda" or "cpu".
     """
-    import torch
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    options: Mapping[str, Any] = {} if Path(settings.model).is_dir() else {"revision": settings.revision}
-    processor = AutoProcessor.from_pretrained(settings.model, trust_remote_code=False, **options)
-    tokenizer = getattr(processor, "tokenizer", processor)
-    tokenizer.padding_side = "left"
-    model = AutoModelForImageTextToText.from_pretrained(
-        settings.model, trust_remote_code=False, use_safetensors=True, dtype=getattr(torch, settings.dtype), **options
-    )
-    model = model.to(device).eval()
+    chats = load_chats(settings.model, settings.revision, settings.dtype, settings.max_new_tokens, device)
 
     def generate(requests: Sequence[Request]) -> list[str]:
-        chats = [
-            [
-                {"role": "system", "content": [{"type": "text", "text": r.system}]},
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "image", "image": r.reference},
-                        {"type": "image", "image": r.reconstruction},
-                        {"type": "text", "text": r.user},
-                    ],
-                },
-            ]
-            for r in requests
-        ]
-        inputs = processor.apply_chat_template(
-            chats, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt", processor_kwargs={"padding": True}
-        ).to(device)
-        inputs = {k: v.to(model.dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
-        with torch.inference_mode():
-            out = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=settings.max_new_tokens)
-        return processor.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        return chats([_chat(request) for request in requests])
 
     return generate
+
+
+def _chat(request: Request) -> Chat:
+    images = [{"type": "image", "image": image} for image in (request.reference, request.reconstruction)]
+    return [
+        {"role": "system", "content": [{"type": "text", "text": request.system}]},
+        {"role": "user", "content": [*images, {"type": "text", "text": request.user}]},
+    ]

@@ -27,6 +27,7 @@ from ._push_tasks import loaded_names
 
 ROOT = "decodehub"
 OWNED = ("*.py", "requirements.txt")
+IMAGE_PAIRS = f"{ROOT}.metrics.bcs.image_pairs"  # metrics built on it take images
 # What the registry knows about names and folders does not travel; in its place comes the organisation of the Space.
 REGISTRY = f"{ROOT}.registry"
 _REGISTRY_STUB = '''"""Where this Space looks for models that are not named: in its own organisation."""
@@ -36,27 +37,25 @@ import os
 ORG_VARIABLE = "DECODEHUB_SPACE_OF_{variable}"
 os.environ[ORG_VARIABLE] = "{org}"
 '''
-APP = '''"""Try the metric in a browser: predictions and references as JSON."""
+APP = '''"""Try the metric in a browser: {what}."""
 
-import json
-
-import evaluate
+{imports}import evaluate
 import gradio as gr
 
-metric = evaluate.load("{repo}")
+metric = evaluate.load(str(Path(__file__).with_name("{name}.py")))
 
 
-def score(predictions: str, references: str) -> dict:
-    """Scores of what was typed."""
+def score(prediction, reference) -> dict:
+    """Scores of what was given."""
     try:
-        return metric.compute(predictions=json.loads(predictions), references=json.loads(references))
-    except (TypeError, ValueError) as error:
+        return metric.compute({arguments})
+    except (TypeError, ValueError, RuntimeError, ImportError) as error:
         raise gr.Error(str(error)) from error
 
 
 demo = gr.Interface(
     score,
-    [gr.Code(language="json", label="predictions"), gr.Code(language="json", label="references")],
+    {inputs},
     gr.JSON(label="scores"),
     title="{title}",
     description=metric.description,
@@ -66,6 +65,18 @@ demo = gr.Interface(
 if __name__ == "__main__":
     demo.launch()
 '''
+_JSON_APP = {
+    "what": "predictions and references as JSON",
+    "imports": "import json\nfrom pathlib import Path\n\n",
+    "arguments": "predictions=json.loads(prediction), references=json.loads(reference)",
+    "inputs": '[gr.Code(language="json", label="predictions"), gr.Code(language="json", label="references")]',
+}
+_IMAGE_APP = {
+    "what": "a reconstruction and the image it is of",
+    "imports": "from pathlib import Path\n\n",
+    "arguments": "predictions=[prediction], references=[reference], progress=False",
+    "inputs": '[gr.Image(label="reconstruction"), gr.Image(label="reference")]',
+}
 
 
 class Import(NamedTuple):
@@ -87,7 +98,8 @@ def stage_metric(entry: Entry, folder: Path, repo: Repo) -> list[str]:
     write_bytes(folder / "requirements.txt", ("\n".join(requirements(packages | {"datasets", "evaluate"})) + "\n").encode())
     write_bytes(folder / "README.md", _card(entry, repo, sources, flat).encode())
     data, _ = read_card(entry.folder / "README.md")
-    write_bytes(folder / "app.py", APP.format(repo=repo.id, title=data.get("title", entry.name)).encode())
+    kind = _IMAGE_APP if IMAGE_PAIRS in sources else _JSON_APP
+    write_bytes(folder / "app.py", APP.format(name=entry.name, title=data.get("title", entry.name), **kind).encode())
     return check_licence(data.get("license"), "the metric's card", images=False)
 
 

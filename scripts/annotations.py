@@ -103,8 +103,9 @@ def annotate(
     from decodehub.hub_datasets.bcs_annotations.release import read_release
     from decodehub.jobs import raise_if_failed
 
-    from ._annotate import Settings, load_vlm, model_revision
+    from ._annotate import Settings, load_vlm
     from ._annotate import annotate as run
+    from ._vlm import model_revision
 
     state = PartialState()
     settings = Settings(

@@ -18,7 +18,8 @@ from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionna
 from decodehub.hub_datasets.bcs_annotations.release import Release, ReleaseError, read_release
 from decodehub.jobs import JobFailed, raise_if_failed
 from decodehub.loaders.images import encode_png
-from decodehub.scripts._annotate import REMINDER, Request, Settings, annotate, ask, load_vlm, model_revision, read_answers
+from decodehub.scripts._annotate import REMINDER, Request, Settings, annotate, ask, load_vlm, read_answers
+from decodehub.scripts._vlm import model_revision
 from decodehub.scripts.annotations import app
 
 KEYS = load_questionnaire().keys

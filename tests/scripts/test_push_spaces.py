@@ -1,7 +1,8 @@
-"""A metric with optional packages as a Space: they are not required of everyone, and it works without this package."""
+"""Metrics as Spaces: optional packages are not required of everyone, they work without this package, and their pages answer."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,30 @@ def test_a_measure_of_images_works_without_the_package(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CLEAN, str(folder)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) == pytest.approx(1)
+
+
+APP = """
+import json, runpy, sys
+import numpy as np
+
+space = runpy.run_path(sys.argv[1], run_name="app")
+image = np.random.default_rng(0).integers(0, 256, (40, 40, 3)).astype(np.uint8)
+print("RESULT" + json.dumps(space["score"](*({"json": sys.argv[2:4], "image": [image, image]}[sys.argv[4]]))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "key"),
+    [
+        ("reconstruction_quality", ["", "", "image"], "ssim"),
+        ("vlm_agreement", [json.dumps([[[1] * 12, [0.5] * 12]] * 3), json.dumps(["a", "b", "c"]), "json"], "unanimous"),
+    ],
+)
+def test_the_page_of_a_space_answers(name: str, arguments: list[str], key: str, tmp_path: Path) -> None:
+    pytest.importorskip("gradio")
+    folder = tmp_path / name
+    folder.mkdir()
+    stage_metric(next(entry for entry in names("metric") if entry.name == name), folder, Repo("space", f"lab/{name}"))
+    done = subprocess.run([sys.executable, "-c", APP, str(folder / "app.py"), *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert key in json.loads(done.stdout.split("RESULT")[1])
