@@ -139,6 +139,14 @@ class TestHTNet:
         x = np.random.default_rng(0).standard_normal((2, n))
         np.testing.assert_allclose(hilbert_amplitude(torch.from_numpy(x)).numpy(), np.abs(hilbert(x)), atol=1e-12)
 
+    @pytest.mark.parametrize("n", [8, 9])
+    def test_gradient_of_the_amplitude(self, n: int) -> None:
+        x = torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        assert torch.autograd.gradcheck(hilbert_amplitude, (x,))
+        flat = torch.zeros(1, n, requires_grad=True)
+        hilbert_amplitude(flat).sum().backward()
+        assert torch.equal(flat.grad, torch.zeros(1, n))
+
     def test_norms_are_clipped(self) -> None:
         model = HTNetModel(HTNetConfig.tiny())
         with torch.no_grad():
