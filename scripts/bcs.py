@@ -171,6 +171,9 @@ def audit(
     from ._bcs_audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit
     from ._bcs_audit_report import SAMPLE_NOTE, audit_rows, dependence_note, signals_of, write_audit_page
 
+    accelerator = Accelerator()
+    if not accelerator.is_main_process:  # one process and its device do; pixels take all cores
+        return
     if (higher or lower or signal) and table is None:
         raise ValueError("--higher, --lower and --signal are about columns of --table")
     if scores is not None and references is not None and reconstructions is not None and data_dir is None:
@@ -188,7 +191,7 @@ def audit(
         signal=signal,
         lpips_range=lpips_range,
         settings=Settings(failure_rule=failure_rule),
-        device=Accelerator().device,
+        device=accelerator.device,
         batch_size=batch_size,
     )
     write_audit_page(out / "report.html", found.result)
