@@ -21,6 +21,7 @@ from decodehub.metrics.bcs.annotations import load_annotations
 from decodehub.metrics.bcs.protocol import SAMPLE, rescore
 from decodehub.metrics.bcs.scoring import t_scores
 from decodehub.metrics.reconstruction_quality import measures as _measures
+from decodehub.metrics.reconstruction_quality import networks as _networks
 from decodehub.metrics.reconstruction_quality import pixels as _pixels
 from decodehub.metrics.reconstruction_quality.measures import PIXEL, Values, check_measure, higher_is_better, measure
 from decodehub.metrics.reconstruction_quality.scoring import Number, Settings, audit, degradation_tracking, oriented
@@ -34,7 +35,7 @@ CONSENSUS = ("mean_of_question_medians", "median_of_annotator_aggregates")
 NOISE_SEEDS = ("image", "released_code")
 VALUES, AUDIT, PROBE = "values.csv", "audit.json", "probe.json"
 # Code that decides values; a change of it makes them anew.
-_CODE = sha256_json([sha256_file(Path(str(module.__file__))) for module in (_measures, _pixels)])
+_CODE = sha256_json([sha256_file(Path(str(module.__file__))) for module in (_measures, _networks, _pixels)])
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def run_audit(
     *,
     extra: Mapping[str, Values] | None = None,
     signal: str | None = None,
-    lpips_range: str = "documented",
+    input_range: str = "documented",
     settings: Settings | None = None,
     device: Any = "cpu",
     batch_size: int = 32,
@@ -187,7 +188,7 @@ def run_audit(
     Args:
         out: folder for ``values.csv``, ``audit.json`` and the kept values. pairs: what to look at. names: measures to compute.
         extra: values from elsewhere; one of them, `signal`, may serve as a further signal instead, such as the caption similarity of table 1.
-        lpips_range, device, batch_size: see `measure`. settings: of the numbers.
+        input_range, device, batch_size: see `measure`. settings: of the numbers.
 
     Raises:
         ValueError: an unknown measure or signal.
@@ -200,7 +201,7 @@ def run_audit(
             raise ValueError(f"--signal {signal!r} is not a column of the table, which has {sorted(extra)}")
         taken = extra.pop(signal)
         signals[signal] = oriented(taken.values, taken.higher_is_better)
-    found, job = _kept_values(out, pairs, names, lpips_range, device, batch_size, progress)
+    found, job = _kept_values(out, pairs, names, input_range, device, batch_size, progress)
     if clash := sorted(set(found) & set(extra)):
         raise ValueError(f"{clash[0]!r} is both computed and in the table: leave it out of --measures, or out of the table")
     found |= extra
@@ -230,24 +231,27 @@ def run_audit(
 
 
 def _kept_values(
-    out: Path, pairs: AuditPairs, names: Sequence[str], lpips_range: str, device: Any, batch_size: int, progress: bool
+    out: Path, pairs: AuditPairs, names: Sequence[str], input_range: str, device: Any, batch_size: int, progress: bool
 ) -> tuple[dict[str, Values], Report]:
     full = {name: check_measure(name) for name in dict.fromkeys(names)}
     plain = [name for name in full if full[name] in PIXEL]
-    items = {f"{name.replace('/', '--').replace(':', '-')}.json": [name] for name in full if name not in plain}
-    if plain:
-        items = {"pixels.json": plain} | items
+    learned = {f"{name.replace('/', '--').replace(':', '-')}.json": [name] for name in full if name not in plain}
     images = [[r.digest, g.digest] for r, g in zip(pairs.references, pairs.reconstructions)]
-    settings = sha256_json([images, plain, lpips_range, _CODE])
 
     def work(item: list[str]) -> bytes:
         made = measure(
-            item, pairs.references, pairs.reconstructions, lpips_range=lpips_range, device=device, batch_size=batch_size, progress=progress
+            item, pairs.references, pairs.reconstructions, input_range=input_range, device=device, batch_size=batch_size, progress=progress
         )
         return json.dumps({name: [_numbers(v.values), v.higher_is_better, v.settings] for name, v in made.items()}).encode()
 
-    folder = out / "values"
-    job = run_job(items, work, folder, settings, progress=False)
+    folder, job = out / "values", Report([], [], {})
+    items: dict[str, list[str]] = {}
+    for group, settings in (({"pixels.json": plain} if plain else {}, [images, plain, _CODE]), (learned, [images, input_range, _CODE])):
+        part = run_job(group, work, folder, sha256_json(settings), progress=False)
+        job.made.extend(part.made)
+        job.reused.extend(part.reused)
+        job.failed.update(part.failed)
+        items |= group
     found: dict[str, Values] = {}
     for key, item in items.items():
         if key not in job.failed:

@@ -210,7 +210,7 @@ def requirements(packages: set[str]) -> list[str]:
         ValueError: a package that is no dependency of this one.
     """
     ours = _dependencies()
-    needed = {package for package in packages if package in ours or package.replace("_", "-") not in _extras()}
+    needed = {package for package in packages if package in ours or package.replace("_", "-").lower() not in _extras()}
     if strange := sorted(needed - set(ours)):
         raise ValueError(f"the metric imports {strange}, which are no dependencies of {ROOT}: add them to pyproject.toml")
     return sorted({ours[package] for package in needed})

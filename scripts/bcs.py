@@ -136,11 +136,11 @@ def audit(
     measures: Annotated[
         str,
         typer.Option(
-            help="Names with commas: mse, psnr, ssim, ssim-gaussian, edge-cosine, color-histogram, lpips, cosine:ENCODER, clip-l14, dinov2, openclip, siglip."
+            help="Names with commas: mse, psnr, ssim, ssim-gaussian, edge-cosine, color-histogram, lpips, dists, cosine:ENCODER, clip-l14, dinov2, openclip, siglip."
         ),
     ] = "mse,psnr,ssim,ssim-gaussian,edge-cosine,color-histogram,cosine:lite0",
     table: Annotated[
-        Path | None, typer.Option(help="CSV of further values: pair_id and one column a measure (DreamSim, DISTS, ...).")
+        Path | None, typer.Option(help="CSV of further values: pair_id and one column a measure (DreamSim, PieAPP, ...).")
     ] = None,
     higher: Annotated[
         str | None, typer.Option(help="Columns of the table where larger is better, with commas; published names are known.")
@@ -152,7 +152,9 @@ def audit(
     failure_rule: Annotated[
         str, typer.Option(help="paper (Eq. 3 and 4: quartiles) or released_code (recovered means at least .5).")
     ] = "paper",
-    lpips_range: Annotated[str, typer.Option(help="documented ([-1, 1]) or released_code ([0, 1]).")] = "documented",
+    input_range: Annotated[
+        str, typer.Option(help="documented (LPIPS gets [-1, 1], DISTS [0, 1]) or released_code (the other way round).")
+    ] = "documented",
     out: Annotated[Path, typer.Option(help="Folder of values.csv, audit.json, report.html.")] = Path("runs/bcs-audit"),
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
 ) -> None:
@@ -189,7 +191,7 @@ def audit(
         _list(measures),
         extra=extra,
         signal=signal,
-        lpips_range=lpips_range,
+        input_range=input_range,
         settings=Settings(failure_rule=failure_rule),
         device=accelerator.device,
         batch_size=batch_size,

