@@ -1,4 +1,4 @@
-"""BCS jobs: train a head on annotated pairs, score folders of reconstructions."""
+"""BCS jobs: train a head on annotated pairs, score folders of reconstructions, audit conventional measures."""
 
 from __future__ import annotations
 
