@@ -136,7 +136,7 @@ def audit(
     measures: Annotated[
         str,
         typer.Option(
-            help="Names with commas: mse, psnr, ssim, ssim-gaussian, edge-cosine, color-histogram, lpips, dists, cosine:ENCODER, clip-l14, dinov2, openclip, siglip."
+            help="Names with commas: mse, psnr, ssim, ssim-gaussian, edge-cosine, color-histogram, pixel-correlation, lpips, dists, cosine:ENCODER, two-way:ENCODER, clip-l14, dinov2, openclip, siglip."
         ),
     ] = "mse,psnr,ssim,ssim-gaussian,edge-cosine,color-histogram,cosine:lite0",
     table: Annotated[

@@ -2,7 +2,7 @@
 
 ``mse``, ``psnr``, ``ssim``, ``ssim-gaussian``, ``edge-cosine`` and ``color-histogram`` look at pixels; ``lpips`` and ``dists`` need
 their packages; ``cosine:ENCODER`` is the cosine of the features of any encoder that BCS can load (``lite0``, ``hf:ORG/NAME[@REVISION]``), for which
-`ALIASES` has names. Source: Tiwari et al. 2026, arXiv 2607.12364, tables 1, 2 and 12, and the released code.
+`ALIASES` has names, and ``two-way:ENCODER`` their two-way identification. Source: Tiwari et al. 2026, arXiv 2607.12364, tables 1, 2 and 12, and the released code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from decodehub.hub_models.bcs.images import Source
 from decodehub.jobs import map_threads
 
 from .networks import DISTANCES, distances, fingerprint, load_distance
-from .pixels import SIDE, color_histogram, edge_cosine, fit, mse, psnr, ssim
+from .pixels import SIDE, color_histogram, edge_cosine, fit, mse, pixel_correlation, psnr, ssim
 
 INPUT_RANGES = ("documented", "released_code")
 PIXEL: dict[str, tuple[bool, Callable[[np.ndarray, np.ndarray], float]]] = {  # whether larger is better, and what computes it
@@ -28,6 +28,7 @@ PIXEL: dict[str, tuple[bool, Callable[[np.ndarray, np.ndarray], float]]] = {  # 
     "ssim-gaussian": (True, lambda x, y: ssim(x, y, "gaussian11")),
     "edge-cosine": (True, edge_cosine),
     "color-histogram": (True, color_histogram),
+    "pixel-correlation": (True, pixel_correlation),
 }
 ALIASES = {
     "clip-l14": "cosine:hf:openai/clip-vit-large-patch14",
@@ -68,9 +69,11 @@ def check_measure(name: str) -> str:
         ValueError: there is no such measure.
     """
     full = ALIASES.get(name, name)
-    if full in PIXEL or full in DISTANCES or (full.startswith("cosine:") and len(full) > len("cosine:")):
+    kind, _, encoder = full.partition(":")
+    if full in PIXEL or full in DISTANCES or (kind in OF_FEATURES and encoder):
         return full
-    raise ValueError(f"measure {name!r} is unknown: expected one of {', '.join([*PIXEL, *DISTANCES, *ALIASES])}, or cosine:ENCODER")
+    known = ", ".join([*PIXEL, *DISTANCES, *ALIASES])
+    raise ValueError(f"measure {name!r} is unknown: expected one of {known}, or {' or '.join(f'{k}:ENCODER' for k in OF_FEATURES)}")
 
 
 def measure(
@@ -92,7 +95,7 @@ def measure(
         input_range: of LPIPS and DISTS, ``"documented"`` or ``"released_code"``; see `networks.distances`.
         device, batch_size: for networks.
         progress: show bars.
-        networks: loaded networks by measure, to be kept from call to call; filled here.
+        networks: loaded networks by name of the distance or encoder, to be kept from call to call; filled here.
 
     Raises:
         ValueError: an unknown measure, no pair, or an image that cannot be read.
@@ -113,13 +116,19 @@ def measure(
     for i, name in enumerate(plain):
         found[name] = Values(table[:, i], PIXEL[name][0], {"side": SIDE})
     networks = {} if networks is None else networks
+    features: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name in dict.fromkeys(f for f in full.values() if f not in PIXEL):
-        if name not in networks:
-            networks[name] = _load_network(name).to(device)
+        kind, _, encoder = name.partition(":")
+        network = encoder or name
+        if network not in networks:
+            networks[network] = _load_network(network).to(device)
         if name in DISTANCES:
             found[name] = _distances(name, networks[name], pairs, input_range, device, batch_size, progress)
-        else:
-            found[name] = _cosines(name.removeprefix("cosine:"), networks[name], pairs, batch_size, progress)
+            continue
+        if encoder not in features:
+            features[encoder] = _features(encoder, networks[encoder], pairs, batch_size, progress)
+        settings = {"encoder": encoder, "fingerprint": networks[encoder].fingerprint, "revision": networks[encoder].revision}
+        found[name] = Values(OF_FEATURES[kind](*features[encoder]), True, settings)
     return {name: found[f] for name, f in full.items()}
 
 
@@ -159,15 +168,48 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
 
 
+def two_way(references: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
+    """Two-way identification: the share of the other references that correlate less with a reconstruction than its own does; chance .5.
+
+    Pearson's r over features, as in the field (Ozcelik and VanRullen 2023; Scotti et al. 2023). A tie counts one half. References with equal
+    features are one.
+
+    Args:
+        references, reconstructions: (n, d), row i of both is pair i.
+
+    Returns:
+        (n,) float64; NaN with fewer than two different references, or for features that are constant.
+    """
+    distinct, own = np.unique(references, axis=0, return_inverse=True)
+    if len(distinct) < 2:
+        return np.full(len(references), np.nan)
+    sides = []
+    for rows in (distinct, reconstructions):
+        centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
+        norms = np.linalg.norm(centred, axis=1, keepdims=True)
+        sides.append(np.divide(centred, norms, out=np.full_like(centred, np.nan), where=norms > 0))
+    r = sides[1] @ sides[0].T
+    correct = r[np.arange(len(r)), own.ravel()][:, None]
+    share = ((r < correct).sum(1) + 0.5 * (r == correct).sum(1) - 0.5) / (len(distinct) - 1)
+    return np.where(np.isfinite(r).all(1), share, np.nan)
+
+
+# What is made of the features of an encoder, of the references and of the reconstructions, (n, d) each.
+OF_FEATURES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"cosine": cosines, "two-way": two_way}
+
+
 def _load_network(name: str) -> Any:
     if name in DISTANCES:
         return load_distance(name)
     from decodehub.hub_models.bcs.encoders import load_encoder
 
-    return load_encoder(name.removeprefix("cosine:"))
+    return load_encoder(name)
 
 
-def _cosines(encoder_id: str, encoder: Any, pairs: Sequence[tuple[Source, Source]], batch_size: int, progress: bool) -> Values:
+def _features(
+    encoder_id: str, encoder: Any, pairs: Sequence[tuple[Source, Source]], batch_size: int, progress: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features of references and of reconstructions, (n, d) float32 each."""
     from tqdm import tqdm
 
     distinct = {source.digest: source for pair in pairs for source in pair}
@@ -178,9 +220,8 @@ def _cosines(encoder_id: str, encoder: Any, pairs: Sequence[tuple[Source, Source
             images = [source.load() for source in itertools.islice(distinct.values(), start, start + batch_size)]
             features[start : start + len(images)] = encoder.encode(images)
             bar.update(len(images))
-    left, right = ([place[pair[side].digest] for pair in pairs] for side in (0, 1))
-    settings = {"encoder": encoder_id, "fingerprint": encoder.fingerprint, "revision": encoder.revision}
-    return Values(cosines(features[left], features[right]), True, settings)
+    left, right = (features[[place[pair[side].digest] for pair in pairs]] for side in (0, 1))
+    return left, right
 
 
 def _distances(

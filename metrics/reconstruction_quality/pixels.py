@@ -66,3 +66,10 @@ def color_histogram(reference: np.ndarray, reconstruction: np.ndarray) -> float:
 def _histogram(image: np.ndarray) -> np.ndarray:
     place = np.minimum((image * BINS).astype(int), BINS - 1).reshape(-1, 3) @ np.array([BINS * BINS, BINS, 1])
     return np.bincount(place, minlength=BINS**3) / len(place)
+
+
+def pixel_correlation(reference: np.ndarray, reconstruction: np.ndarray) -> float:
+    """Pearson's r over all values of all channels ("PixCorr"); NaN for an image of one value."""
+    x, y = (image.ravel() - image.mean() for image in (reference, reconstruction))
+    norm = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y / norm) if norm > 1e-9 else float("nan")

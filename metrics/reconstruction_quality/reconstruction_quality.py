@@ -25,7 +25,7 @@ INPUTS = """
 Args:
     predictions: n reconstructions: paths, encoded bytes, PIL images, (h, w, 3) uint8 arrays, or dicts of bytes and path.
     references: n reference images, one a reconstruction.
-    measures: names; by default those that need no download. Also lpips, dists, clip-l14, dinov2, openclip, siglip, cosine:hf:ORG/NAME.
+    measures: names; by default those that need no download. Also lpips, dists, clip-l14, dinov2, openclip, siglip, cosine:hf:ORG/NAME, two-way:lite0.
     concept: n names, what intervals are over; by default the references.
     per_pair: True for the values of every pair too.
     input_range: "documented" or "released_code": what LPIPS and DISTS are fed with.

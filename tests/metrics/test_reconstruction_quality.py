@@ -21,7 +21,15 @@ from decodehub.hub_models.bcs.encoders import load_encoder
 from decodehub.hub_models.bcs.images import Source, source
 from decodehub.loaders.restricted_pickle import load_arrays
 from decodehub.metrics.reconstruction_quality import pixels
-from decodehub.metrics.reconstruction_quality.measures import ALIASES, PIXEL, PUBLISHED_COLUMNS, check_measure, higher_is_better, measure
+from decodehub.metrics.reconstruction_quality.measures import (
+    ALIASES,
+    PIXEL,
+    PUBLISHED_COLUMNS,
+    check_measure,
+    higher_is_better,
+    measure,
+    two_way,
+)
 from decodehub.metrics.reconstruction_quality.networks import load_distance
 from decodehub.metrics.reconstruction_quality.scoring import (
     Settings,
@@ -90,6 +98,11 @@ class TestPixels:
     def test_histograms_are_those_of_numpy(self) -> None:
         both = [np.histogramdd(photo(i).reshape(-1, 3), bins=8, range=[(0, 256)] * 3)[0] / 72**2 for i in (0, 1)]
         assert pixels.color_histogram(photo(0) / 255, photo(1) / 255) == pytest.approx(np.minimum(*both).sum(), abs=1e-12)
+
+    def test_correlation_is_that_of_numpy(self) -> None:
+        x, y = photo(0) / 255, photo(1) / 255
+        assert pixels.pixel_correlation(x, y) == pytest.approx(np.corrcoef(x.ravel(), y.ravel())[0, 1], abs=1e-12)
+        assert pixels.pixel_correlation(x, x) == pytest.approx(1) and np.isnan(pixels.pixel_correlation(x, np.full_like(x, 0.3)))
 
     def test_images_are_cropped_to_a_square(self) -> None:
         wide = np.random.default_rng(0).integers(0, 256, (256, 300, 3)).astype(np.uint8)
@@ -195,11 +208,35 @@ class TestMeasures:
         other = measure([name], [a], [b], input_range="released_code")[name]
         assert other.values[0] != pytest.approx(expected, rel=1e-2)
 
+    def test_two_way_identification(self) -> None:
+        """Against a plain loop over pairs, with references that recur, a tie, and the values of a perfect, a worst and a random model."""
+        rng = np.random.default_rng(0)
+        distinct, own = rng.standard_normal((9, 20)), np.array([*range(9), 3, 3, 5])
+        references = distinct[own]
+        made = references + 1.5 * rng.standard_normal(references.shape)
+        found = two_way(references, made)
+        for i, row in enumerate(made):
+            r = [np.corrcoef(row, other)[0, 1] for other in distinct]
+            assert found[i] == pytest.approx(np.mean([r[own[i]] > r[j] for j in range(9) if j != own[i]]))
+        assert (two_way(references, references) == 1).all() and (two_way(references[:2], -references[:2]) == 0).all()
+        assert abs(two_way(rng.standard_normal((400, 30)), rng.standard_normal((400, 30))).mean() - 0.5) < 0.05
+        even = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]])
+        assert two_way(even, np.array([[1.0, 1, 0, 0], [3, 0, 0, 0]])).tolist() == [0.5, 0]
+        assert np.isnan(two_way(references[:1], made[:1])).all() and np.isnan(two_way(references, np.ones_like(references))).all()
+
+    def test_an_encoder_serves_all_measures_of_its_features(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found, networks = images(3), {"lite0": load_encoder("lite0")}
+        encoded: list[int] = []
+        encode = networks["lite0"].encode
+        monkeypatch.setattr(networks["lite0"], "encode", lambda batch: (encoded.append(len(batch)), encode(batch))[1])
+        values = measure(["cosine:lite0", "two-way:lite0"], found, found[1:] + found[:1], networks=networks)
+        assert sum(encoded) == 3 and (values["two-way:lite0"].values <= 0.5).all()
+
     def test_names(self) -> None:
         assert check_measure("openclip") == ALIASES["openclip"] and check_measure("cosine:lite0") == "cosine:lite0"
         assert [higher_is_better(n) for n in ("mse", "lpips", "dinov2", "dreamsim_score", "other")] == [False, False, True, False, None]
         assert {n: PUBLISHED_COLUMNS[n] for n in PIXEL if n in PUBLISHED_COLUMNS} == {n: PIXEL[n][0] for n in ("mse", "psnr", "ssim")}
-        for bad in ("fid", "cosine:"):
+        for bad in ("fid", "cosine:", "one-way:lite0"):
             with pytest.raises(ValueError, match="is unknown"):
                 check_measure(bad)
 
