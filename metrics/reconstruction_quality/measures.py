@@ -233,8 +233,8 @@ def _distances(
     values: list[float] = []
     with torch.inference_mode(), tqdm(total=len(pairs), desc=name, unit="pair", disable=not progress) as bar:
         for batch in _batches(fitted_pairs(pairs), batch_size):
-            sides = [torch.from_numpy(np.stack(side)).permute(0, 3, 1, 2).to(device).float() / 255 for side in zip(*batch)]
-            values += distances(name, model, *sides, input_range).double().cpu().tolist()
+            x, y = (torch.from_numpy(np.stack(side)).permute(0, 3, 1, 2).to(device).float() / 255 for side in zip(*batch))
+            values += distances(name, model, x, y, input_range).double().cpu().tolist()
             bar.update(len(batch))
     return Values(np.array(values), False, {"side": SIDE, "range": input_range, "fingerprint": fingerprint(model)})
 
