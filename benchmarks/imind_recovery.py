@@ -3,7 +3,7 @@
     python benchmarks/imind_recovery.py
 
 1. Planted effects: AUC against their size. 2. Tasks without an effect, and permuted labels: chance. 3. Global Norm on contacts of different
-gains. 4. The .5 Hz high-pass on recordings with drift. 5. Networks with their published settings. 1 to 4 with `logistic-converged`.
+gains. 4. The .5 Hz high-pass on recordings with drift. 5. Networks. 1 to 4 with `logistic-converged`.
 
 Intervals are of Student's t over the means of sessions, since folds and tasks of one session share its signal. Each session has a film of
 its own here. In the data sets whose sessions share one film they share its accidents too: where a slow label such as brightness happens to
@@ -92,9 +92,12 @@ def main() -> None:
     print("4. drift of 1 mV, evoked effect x 1")
     for recipe in ("wav-hpf-robust", "wav-nohpf-robust"):
         line(recipe, ("onset",), aucs(("onset",), recipe, settings=Settings(drift_uv=1000.0)))
-    print("5. networks, effects x 1")
-    for model, recipe in (("mlp", "multi-stft"), ("cnn", "multi-stft"), ("cnn", "wav-hpf-robust"), ("htnet", "wav-hpf-robust")):
-        line(f"{model}, {recipe}", PLANTED, aucs(PLANTED, recipe, sessions=SESSIONS[:3], model=model))
+    print("5. networks with their published settings: Multi-STFT, effects x 1; waveforms, effects x 4 (minutes each)")
+    for model in ("mlp", "cnn"):
+        line(f"{model}, multi-stft", PLANTED, aucs(PLANTED, "multi-stft", sessions=SESSIONS[:3], model=model))
+    strong, two = scaled(DEFAULT_EFFECTS, 4.0), ("speech", "onset")
+    for model in ("logistic-converged", "cnn", "htnet"):
+        line(f"{model}, waveform", two, aucs(two, "wav-hpf-robust", sessions=SESSIONS[:2], model=model, effects=strong))
 
 
 if __name__ == "__main__":
