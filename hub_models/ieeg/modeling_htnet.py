@@ -43,7 +43,7 @@ def _hilbert(y: Tensor) -> Tensor:
 
 def hilbert_amplitude(x: Tensor) -> Tensor:
     """Amplitude of the analytic signal along the last axis, as ``abs(scipy.signal.hilbert(x))``; x real, of any shape."""
-    return _Amplitude.apply(x)  # type: ignore[no-any-return]
+    return _Amplitude.apply(x)
 
 
 class HTNetModel(IEEGClassifier):
