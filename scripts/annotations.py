@@ -97,6 +97,7 @@ def annotate(
 
     Example: decodehub annotations annotate --data-dir my-pairs --model Qwen/Qwen2.5-VL-7B-Instruct --revision COMMIT --out answers/qwen
     """
+    import torch
     from accelerate import PartialState
 
     from decodehub.hub_datasets.bcs_annotations.builder import resolve_folder
@@ -107,7 +108,7 @@ def annotate(
     from ._annotate import annotate as run
     from ._vlm import model_revision
 
-    state = PartialState()
+    state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
     settings = Settings(
         name or model.rstrip("/").rsplit("/", 1)[-1],
         model,

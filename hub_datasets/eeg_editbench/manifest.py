@@ -75,7 +75,7 @@ class EditRow(_Row):
     family: Family
     subtype: Subtype | None = None
     target_concept: _Concept | None = None
-    instruction: _Name
+    instruction: Annotated[str, Field(min_length=1, max_length=2000)]
     visual_distance: Annotated[float, Field(ge=0, le=2)] | None = None
     votes: list[bool] = Field(default_factory=list, max_length=3)
     kept: bool = True
