@@ -36,7 +36,8 @@ def start(
         ValueError: no image, a name that cannot be part of a file name, two images of a concept, an unknown category, not square, or a
             construction in `out` that was begun with other sources.
     """
-    sources, files = [], {}
+    sources: list[Source] = []
+    files: dict[str, bytes] = {}
     known = {c.name: c.category for c in load_taxonomy().concepts}
     for where, row in _rows(images, table):
         concept = row["concept"]

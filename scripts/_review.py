@@ -144,17 +144,17 @@ def decide(edit_ids: Sequence[str], judgements: Iterable[Judgement], third: Iter
     decided = Decided({edit_id: tuple(found) for edit_id, found in by_edit.items()}, [])
     disputed = set(decided.disputed)
     for item in third:
-        have = decided.judgements[item.edit_id]
+        earlier = decided.judgements[item.edit_id]
         if item.edit_id not in disputed:
             raise ValueError(f"{item.where}: edit {item.edit_id!r} is not disputed: remove the row")
-        if len(have) == 3:
-            raise ValueError(f"{item.where}: edit {item.edit_id!r} was decided already in {have[2].where}: remove one of the two rows")
-        for other in have:
+        if len(earlier) == 3:
+            raise ValueError(f"{item.where}: edit {item.edit_id!r} was decided already in {earlier[2].where}: remove one of the two rows")
+        for other in earlier:
             if _same(item.reviewer, other.reviewer):
                 raise ValueError(
                     f"{item.where}: {item.reviewer!r} judged edit {item.edit_id!r} before ({other.where}): the third reviewer must be someone else"
                 )
-        decided.judgements[item.edit_id] = (*have, item)
+        decided.judgements[item.edit_id] = (*earlier, item)
     return decided._replace(open=[edit_id for edit_id in decided.disputed if len(decided.judgements[edit_id]) == 2])
 
 

@@ -231,7 +231,8 @@ def read_targets(raw: Any, family: str) -> Targets:
         ReplyError: keys or types do not fit.
     """
     loose = _validated(raw, Targets)
-    problems, found = [], []
+    problems: list[str] = []
+    found = []
     for i, item in enumerate(loose.targets):
         try:
             found.append(_validated(item, TARGETS[family], f"targets.{i}."))
