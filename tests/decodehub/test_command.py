@@ -18,7 +18,7 @@ class TestCommandLine:
         [
             ("bcs train --data-dir sample --epochs 5", "bcs train --data-dir sample --epochs 5"),
             ("bcs train --out runs/a --resume", "bcs train --out OUT --resume"),
-            ("bcs train --out=/work/me/a", "bcs train --out=OUT"),
+            ("bcs train --out=/srv/me/a", "bcs train --out=OUT"),
             ("imind run runs/a org/model", "imind run runs/a org/model"),
             ("verify /home/me/runs/a", "verify a"),
             ("verify /home/me/runs/a/", "verify a/"),
