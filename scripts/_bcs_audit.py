@@ -235,7 +235,11 @@ def _kept_values(
 ) -> tuple[dict[str, Values], Report]:
     full = {name: check_measure(name) for name in dict.fromkeys(names)}
     plain = [name for name in full if full[name] in PIXEL]
-    learned = {f"{name.replace('/', '--').replace(':', '-')}.json": [name] for name in full if name not in plain}
+    groups: dict[str, list[str]] = {}  # measures of one encoder together, so that it sees each image once
+    for name in full:
+        if name not in plain:
+            network = full[name].partition(":")[2] or full[name]
+            groups.setdefault(f"{network.replace('/', '--').replace(':', '-')}.json", []).append(name)
     images = [[r.digest, g.digest] for r, g in zip(pairs.references, pairs.reconstructions)]
 
     def work(item: list[str]) -> bytes:
@@ -245,13 +249,13 @@ def _kept_values(
         return json.dumps({name: [_numbers(v.values), v.higher_is_better, v.settings] for name, v in made.items()}).encode()
 
     folder, job = out / "values", Report([], [], {})
-    items: dict[str, list[str]] = {}
-    for group, settings in (({"pixels.json": plain} if plain else {}, [images, plain, _CODE]), (learned, [images, input_range, _CODE])):
-        part = run_job(group, work, folder, sha256_json(settings), progress=False)
+    items = ({"pixels.json": plain} if plain else {}) | groups
+    for key, names_of in items.items():
+        settings = sha256_json([images, names_of, None if names_of is plain else input_range, _CODE])
+        part = run_job({key: names_of}, work, folder, settings, progress=False)
         job.made.extend(part.made)
         job.reused.extend(part.reused)
         job.failed.update(part.failed)
-        items |= group
     found: dict[str, Values] = {}
     for key, item in items.items():
         if key not in job.failed:
@@ -271,12 +275,15 @@ def run_probe(
     noise_seed: str = "image",
     sample: bool = False,
     settings: Settings | None = None,
+    device: Any = "cpu",
+    batch_size: int = 32,
     progress: bool = True,
 ) -> dict[str, Any]:
     """The controlled degradation probe (table 2): six degradations at four levels of every image, and how measures follow them.
 
     Args:
-        out: folder for ``values.csv`` and ``probe.json``. images: by name. names: measures; pixels or cosines.
+        out: folder for ``values.csv`` and ``probe.json``. images: by name. names: measures, of one pair each (not two-way identification).
+        device, batch_size: see `measure`.
         noise_seed: ``"image"``: the noise of an image is seeded by its content and the level; ``"released_code"``: by the level and the red of its
             first pixel, so that many images share a noise field.
 
@@ -291,7 +298,10 @@ def run_probe(
         raise ValueError("there is no image to degrade")
     settings = settings or Settings()
     for name in names:
-        check_measure(name)
+        if check_measure(name).startswith("two-way:"):
+            raise ValueError(
+                f"{name} compares a reconstruction with the references of others, which a degraded image does not have: leave it out"
+            )
     cells = [(kind, level) for kind in LEVELS for level in range(len(LEVELS[kind]))]
     table = {name: np.full((len(images), len(cells)), np.nan) for name in names}
     described: dict[str, dict[str, Any]] = {}
@@ -306,7 +316,9 @@ def run_probe(
     for i, (reference, made) in enumerate(
         tqdm(map_threads(variants, images.items()), total=len(images), unit="image", disable=not progress)
     ):
-        for name, values in measure(list(names), [reference] * len(made), made, networks=networks).items():
+        for name, values in measure(
+            list(names), [reference] * len(made), made, device=device, batch_size=batch_size, networks=networks
+        ).items():
             table[name][i] = values.values
             described[name] = {"higher_is_better": values.higher_is_better, "settings": values.settings}
     numbers = []
@@ -329,7 +341,7 @@ def run_probe(
         "measures": described,
         "numbers": numbers,
         "values_sha256": sha256_file(out / VALUES),
-        "environment": environment(device="cpu", dtype="float64"),
+        "environment": environment(device=str(device), dtype="float64"),
         "created": now(),
     }
     write_json(out / PROBE, result)

@@ -105,10 +105,8 @@ def table(result: Mapping[str, Any], label: str) -> Any:
     from rich.table import Table
 
     fractions = list(dict.fromkeys(p["fraction"] for m in result["models"].values() for p in m["points"]))
-    shown = Table(
-        title=f"{SHORT_NAMES.get(label, label)}: ROC-AUC by share of the training windows, {result['n_units']} units in all",
-        title_justify="left",
-    )
+    n = next(p["n_units"] for m in result["models"].values() for p in m["points"] if p["label"] == label)
+    shown = Table(title=f"{SHORT_NAMES.get(label, label)}, {n} units: ROC-AUC by share of training windows", title_justify="left")
     shown.add_column("model")
     for fraction in fractions:
         shown.add_column(fraction, justify="right")

@@ -219,7 +219,7 @@ def requirements(packages: set[str]) -> list[str]:
 @cache
 def _extras() -> frozenset[str]:
     """Names of the distributions that only an extra of this package needs."""
-    lines = [line for line in importlib.metadata.requires(ROOT) or [] if "extra ==" in line and "dev" not in line]
+    lines = [line for line in importlib.metadata.requires(ROOT) or [] if re.search(r'extra == "(?!dev")', line)]
     return frozenset(re.split(r"[<>=!~\[ ;]", line, maxsplit=1)[0].lower() for line in lines)
 
 

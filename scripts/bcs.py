@@ -222,14 +222,19 @@ def probe(
 
     Example: decodehub bcs probe stimuli --measures mse,ssim-gaussian,clip-l14 --out runs/probe
     """
+    from accelerate import Accelerator
+
     from decodehub.hub_models.bcs.images import source
     from decodehub.loaders.reconstruction_pairs import image_files
 
     from ._bcs_audit import run_probe, sample_images
     from ._bcs_audit_report import probe_rows, write_probe_page
 
+    accelerator = Accelerator()
+    if not accelerator.is_main_process:
+        return
     found = sample_images() if images is None else {p.relative_to(images).as_posix(): source(p, p.name) for p in image_files(images)}
-    result = run_probe(out, found, _list(measures), noise_seed=noise_seed, sample=images is None)
+    result = run_probe(out, found, _list(measures), noise_seed=noise_seed, sample=images is None, device=accelerator.device)
     write_probe_page(out / "report.html", result)
     for name, title in (("pooled", "all images ranked together (as table 2)"), ("per_image", "each image on its own, then the mean")):
         typer.echo(title)

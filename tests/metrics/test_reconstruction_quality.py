@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from scipy import stats
 from scipy.ndimage import uniform_filter
+from torchvision.models import alexnet
 from torchvision.models.vgg import cfgs, make_layers
 
 import decodehub  # noqa: F401
@@ -171,21 +172,17 @@ class TestMeasures:
         assert values.values[0] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-12)
         assert values.settings["fingerprint"] == encoder.fingerprint
 
-    def test_layers_get_the_weights_of_their_place(self) -> None:
+    @pytest.mark.parametrize(("name", "package", "convolutions"), [("lpips", "lpips", 5), ("dists", "DISTS_pytorch", 13)])
+    def test_layers_get_the_weights_of_their_place(self, name: str, package: str, convolutions: int) -> None:
         """With random backbones of torchvision, whose published weights need a download."""
-        for name, package, own in (("lpips", "lpips", "alexnet"), ("dists", "DISTS_pytorch", "vgg16")):
-            pytest.importorskip(package)
-            import torchvision.models
-
-            torch.manual_seed(0)
-            features = getattr(torchvision.models, own)(weights=None).features if own == "alexnet" else make_layers(cfgs["D"])
-            model = load_distance(name, {f"features.{key}": value for key, value in features.state_dict().items()})
-            net = model.net if name == "lpips" else model
-            placed = {
-                key.split(".", 1)[1]: v for key, v in net.state_dict().items() if key.startswith(("slice", "stage")) and "filter" not in key
-            }
-            assert len(placed) == {"lpips": 10, "dists": 26}[name]
-            assert all(torch.equal(value, features.state_dict()[key]) for key, value in placed.items())
+        pytest.importorskip(package)
+        torch.manual_seed(0)
+        features = alexnet(weights=None).features if name == "lpips" else make_layers(cfgs["D"])
+        model = load_distance(name, {f"features.{key}": value for key, value in features.state_dict().items()})
+        net = model.net if name == "lpips" else model
+        placed = {k.split(".", 1)[1]: v for k, v in net.state_dict().items() if k.startswith(("slice", "stage")) and "filter" not in k}
+        assert len(placed) == 2 * convolutions
+        assert all(torch.equal(value, features.state_dict()[key]) for key, value in placed.items())
 
     @pytest.mark.parametrize(("name", "package"), [("lpips", "lpips"), ("dists", "DISTS_pytorch")])
     def test_distances_are_those_of_their_formulas(self, name: str, package: str) -> None:

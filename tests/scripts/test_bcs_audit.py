@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from decodehub.hub_models.bcs.encoders import FrozenEncoder
 from decodehub.hub_models.bcs.images import source
 from decodehub.jobs import JobFailed
 from decodehub.loaders.degradations import LEVELS, degrade
@@ -89,6 +90,13 @@ class TestAudit:
         assert again.result["numbers"][: len(first.result["numbers"])] == first.result["numbers"]
         monkeypatch.setattr(_bcs_audit, "_CODE", "another")
         assert len(run_audit(tmp_path, pairs(folders), ["mse", "cosine:lite0"], progress=False).job.made) == 2
+
+    def test_an_encoder_sees_each_image_once(self, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[int] = []
+        encode = FrozenEncoder.encode
+        monkeypatch.setattr(FrozenEncoder, "encode", lambda self, batch: (seen.append(len(batch)), encode(self, batch))[1])
+        run_audit(tmp_path, pairs(folders), ["two-way:lite0", "mse", "cosine:lite0"], progress=False)
+        assert sum(seen) == 1 + 5 * CONCEPTS  # one to measure the length of the features
 
     def test_one_measure_that_fails_is_named_and_the_others_go_on(
         self, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,5 +212,7 @@ class TestProbe:
     def test_bad_calls_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no image to degrade"):
             run_probe(tmp_path, {}, ["mse"])
+        with pytest.raises(ValueError, match="leave it out"):
+            run_probe(tmp_path, {"a": source(np.zeros((9, 9, 3), np.uint8), "a")}, ["two-way:lite0"])
         with pytest.raises(ValueError, match="--noise-seed"):
             run_probe(tmp_path, {"a": source(np.zeros((9, 9, 3), np.uint8), "a")}, ["mse"], noise_seed="none")

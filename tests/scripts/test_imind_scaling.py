@@ -73,7 +73,8 @@ def test_the_command(tmp_path: Path) -> None:
     arguments = ["scale", "--model", "logistic-converged", "--fractions", "1/4,1,1/2", "--out", str(tmp_path)]
     done = CliRunner().invoke(imind.app, arguments)
     assert done.exit_code == 0, done.output
-    assert "gain per doubling" in done.output and "SAMPLE" in done.output
+    assert "gain per doubling" in " ".join(done.output.split()) and "SAMPLE" in done.output
+    assert "BYD, 6 units" in done.output and "Pippi, 3 units" in done.output
     result = json.loads((tmp_path / "scaling.json").read_text())
     points = [p for p in result["models"]["logistic-converged"]["points"] if p["label"] == "overall"]
     assert [p["fraction"] for p in points] == ["1/4", "1/2", "1"] and set(result["training_windows"]) == {"1", "1/2", "1/4"}
