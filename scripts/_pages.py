@@ -26,7 +26,7 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 0 0 .4rem }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
 caption { text-align: left; color: #6b7785; padding-bottom: .4rem }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #e4e8ec; vertical-align: top; overflow-wrap: anywhere }
-td { font-variant-numeric: tabular-nums } .headline td { white-space: nowrap }
+th[scope=row] { min-width: 7rem } td { font-variant-numeric: tabular-nums } .headline td { white-space: nowrap }
 figure { margin: 1.6rem 0; display: inline-block; vertical-align: top; max-width: 100% } figure svg { max-width: 100%; height: auto }
 figcaption { color: #6b7785; font-size: .85rem; max-width: 30rem }
 .gallery { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1.1rem }
