@@ -7,6 +7,7 @@ FOLDERS = ("hub_datasets", "hub_models", "loaders", "metrics", "scripts")
 setup(
     packages=[
         "decodehub",
+        *(f"decodehub.{name}" for name in find_namespace_packages("decodehub", exclude=["__pycache__*", "*.__pycache__*"])),
         *(f"decodehub.{folder}" for folder in FOLDERS),
         *(
             f"decodehub.{folder}.{name}"
@@ -15,6 +16,6 @@ setup(
         ),
     ],
     package_dir={"decodehub": "decodehub", **{f"decodehub.{folder}": folder for folder in FOLDERS}},
-    package_data={"": ["*.md", "*.csv", "*.json", "*.yaml", "py.typed"]},
+    package_data={"": ["*.md", "*.csv", "*.json", "*.yaml", "*.html", "*.css", "*.js", "py.typed"]},
     include_package_data=False,
 )

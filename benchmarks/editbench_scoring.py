@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from decodehub.jobs import map_threads
+from decodehub.core.jobs import map_threads
 from decodehub.metrics.eeg_editbench.aggregate import aggregate
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.metrics.eeg_editbench.scoring import Plan, RunScores, prepare, score_run

@@ -28,8 +28,8 @@ from decodehub.loaders.ieeg.simulate import DEFAULT_EFFECTS, NULL_TASKS, Setting
 from decodehub.metrics.imindbench.aggregate import unit_scores
 from decodehub.metrics.imindbench.grid import Unit, make_grid
 from decodehub.metrics.imindbench.predictions import score_cells
-from decodehub.scripts import _imind_run
-from decodehub.scripts._imind_models import model_spec
+from decodehub.runs.ieeg import sweep as _imind_run
+from decodehub.runs.ieeg.models import model_spec
 
 DATASET = "kelesbyd2024"
 SESSIONS, CHANCE_SESSIONS = (tuple(f"sub{41 + i}_sess1" for i in range(n)) for n in (6, 20))

@@ -64,8 +64,8 @@ def ours(minutes: float, copies: int, models: tuple[str, ...]) -> dict[str, Any]
     from decodehub.loaders.recipes import named_recipe
     from decodehub.metrics.imindbench.grid import make_grid
     from decodehub.metrics.imindbench.predictions import score_cells
-    from decodehub.scripts import _imind_run
-    from decodehub.scripts._imind_models import model_spec
+    from decodehub.runs.ieeg import sweep as _imind_run
+    from decodehub.runs.ieeg.models import model_spec
 
     recording, tables = session(minutes, copies)
     _imind_run.open_recording = lambda *_: recording  # type: ignore[assignment]

@@ -23,8 +23,8 @@ import torch
 from transformers.utils import logging
 
 from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS, EEGRetrievalModel
-from decodehub.scripts._retrieval_batched import BATCHED, NOT_BATCHED, train_seeds
-from decodehub.scripts._retrieval_training import settings_for, train
+from decodehub.runs.retrieval.batched import BATCHED, NOT_BATCHED, train_seeds
+from decodehub.runs.retrieval.training import settings_for, train
 
 
 def make(name: str, seed: int, device: str) -> EEGRetrievalModel:

@@ -12,8 +12,9 @@ Importing it makes the bare names of its datasets and metrics known to ``dataset
 Nothing heavy is imported until it is used.
 """
 
-from .registry import install as _install
-from .registry import names, path
+from .core.entry import names
+from .core.registry import install as _install
+from .core.registry import path
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "names", "path"]

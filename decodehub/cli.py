@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import __version__, command, registry
+from . import __version__
+from .core import provenance
+from .core.entry import Entry, names
 
 
 def _verbs() -> dict[str, str]:
@@ -25,7 +27,7 @@ class _Verbs(TyperGroup):
     """Commands of this module, and one for every script that defines a typer `app`."""
 
     def main(self, args: Any = None, *more: Any, **options: Any) -> Any:
-        with command.running(sys.argv[1:] if args is None else args):
+        with provenance.running(sys.argv[1:] if args is None else args):
             return super().main(args, *more, **options)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -66,7 +68,7 @@ def list_names() -> None:
     from rich.table import Table
 
     table = Table("kind", "name", "how it is loaded", box=None, header_style="bold")
-    for entry in registry.names():
+    for entry in names():
         table.add_row(entry.kind, entry.name, _call(entry))
     Console().print(table)
 
@@ -80,16 +82,16 @@ def info(name: Annotated[str, typer.Argument(help="A name that `decodehub list` 
     from rich.console import Console
     from rich.markdown import Markdown
 
-    matches = [entry for entry in registry.names() if name in (entry.name, entry.name.rsplit("/", 1)[-1])]
+    matches = [entry for entry in names() if name in (entry.name, entry.name.rsplit("/", 1)[-1])]
     if not matches:
-        raise typer.BadParameter(f"nothing is called {name!r}; there are {', '.join(entry.name for entry in registry.names())}")
+        raise typer.BadParameter(f"nothing is called {name!r}; there are {', '.join(entry.name for entry in names())}")
     for entry in matches:
         card = (entry.folder / "README.md").read_text(encoding="utf-8")
         text = card.split("---\n", 2)[-1] if card.startswith("---\n") else card
         Console().print(f"[bold]{entry.kind} {entry.name}[/bold]   {_call(entry)}\n", Markdown(text), sep="")
 
 
-def _call(entry: registry.Entry) -> str:
+def _call(entry: Entry) -> str:
     if entry.kind == "dataset":
         return f'load_dataset("{entry.name}")'
     if entry.kind == "metric":

@@ -30,7 +30,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 
 ID_FORMS = (
     "'lite0', 'open_clip:MODEL/TAG' (as 'open_clip:ViT-L-14/laion2b_s32b_b82k'), "

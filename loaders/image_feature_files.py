@@ -24,7 +24,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from decodehub.files import atomic_path, canonical_json, read_data, sha256_bytes, sha256_json
+from decodehub.core.files import atomic_path, canonical_json, read_data, sha256_bytes, sha256_json
 from decodehub.loaders.image_encoders import ImageEncoder
 
 FORMAT = "decodehub-image-features"

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from tqdm.auto import tqdm
 
-from decodehub.files import read_data, sha256_bytes, sha256_json
+from decodehub.core.files import read_data, sha256_bytes, sha256_json
 from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder, ImageEncoder, load_encoder
 from decodehub.loaders.image_feature_files import (
     SHARD_ROWS,

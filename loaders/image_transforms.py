@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 from decodehub.loaders.image_encoders import MAX_ASPECT, ImageEncoder
 
 # Part of every fingerprint: a change of what any transform computes must raise it.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from decodehub.files import read_data
+from decodehub.core.files import read_data
 
 MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 50_000_000

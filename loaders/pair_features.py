@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.files import atomic_path, sha256_json, write_json
+from decodehub.core.files import atomic_path, sha256_json, write_json
 from decodehub.loaders.image_encoders import ImageEncoder
 from decodehub.loaders.image_features import ImageLike, image_features, image_hashes
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 
 MULTI_STFT, WAVEFORM, CUSTOM = "Multi-STFT", "Waveform", "Custom"
 MULTI_STFT_CORRECTED, WAVEFORM_CORRECTED = "Multi-STFT (corrected)", "Waveform (corrected)"

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from decodehub.files import POINTER_MAX_BYTES, read_data
+from decodehub.core.files import POINTER_MAX_BYTES, read_data
 
 MAPPED_BYTES = 1 << 20  # payloads from this size on are memory-mapped
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK\x03\x04"

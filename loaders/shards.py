@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from decodehub.files import atomic_path, canonical_json, read_data, sha256_file, write_json
+from decodehub.core.files import atomic_path, canonical_json, read_data, sha256_file, write_json
 
 from .things_eeg2 import Epochs
 

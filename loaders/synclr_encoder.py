@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from decodehub.files import home
+from decodehub.core.files import home
 from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder
 
 SOURCE = "https://github.com/google-research/syn-rep-learn/tree/main/SynCLR"

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder
 from decodehub.loaders.image_transforms import PixelTransform, check_seed, content_generator, shorter_side
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 from decodehub.loaders.image_encoders import EncoderUnavailableError, ImageEncoder, load_encoder
 from decodehub.loaders.image_features import ImageLike, image_features
 from decodehub.loaders.image_transforms import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 if TYPE_CHECKING:
+    from decodehub.core.records import Metric
     from decodehub.metrics.vlm_agreement.agreement import AnswerTable
-    from decodehub.records import Metric
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -100,13 +100,12 @@ def annotate(
     import torch
     from accelerate import PartialState
 
+    from decodehub.construction.annotate import Settings, load_vlm
+    from decodehub.construction.annotate import annotate as run
+    from decodehub.construction.vlm import model_revision
+    from decodehub.core.jobs import raise_if_failed
     from decodehub.hub_datasets.bcs_annotations.builder import resolve_folder
     from decodehub.hub_datasets.bcs_annotations.release import read_release
-    from decodehub.jobs import raise_if_failed
-
-    from ._annotate import Settings, load_vlm
-    from ._annotate import annotate as run
-    from ._vlm import model_revision
 
     state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
     settings = Settings(
@@ -137,11 +136,10 @@ def merge(
 
     Example: decodehub annotations merge --data-dir my-pairs --answers answers/qwen --answers answers/internvl --out my-annotations
     """
+    from decodehub.construction.annotate import read_answers
     from decodehub.hub_datasets.bcs_annotations.builder import resolve_folder
     from decodehub.hub_datasets.bcs_annotations.own import add_annotations
     from decodehub.hub_datasets.bcs_annotations.release import read_release
-
-    from ._annotate import read_answers
 
     base = read_release(resolve_folder(data_dir))
     made = add_annotations(base, dict(read_answers(folder, base) for folder in answers), out, release=release)
@@ -204,10 +202,10 @@ def agreement(
     """
     from rich.console import Console
 
+    from decodehub.core.records import ModelInfo
     from decodehub.metrics.vlm_agreement.agreement import Settings, load_answers
     from decodehub.metrics.vlm_agreement.agreement import agreement as compute
     from decodehub.metrics.vlm_agreement.protocol import make_record
-    from decodehub.records import ModelInfo
 
     table, settings, console = load_answers(data_dir), Settings(unit=unit, resamples=resamples), Console()
     metrics = compute(table, settings)
@@ -233,7 +231,7 @@ def prompts(
 
     Example: decodehub annotations prompts --wording long --out prompts.json
     """
-    from decodehub.files import canonical_json, write_json
+    from decodehub.core.files import canonical_json, write_json
     from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionnaire
 
     q = load_questionnaire()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from decodehub.records import ResultRecord
+    from decodehub.core.records import ResultRecord
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -50,14 +50,14 @@ def train(
     """
     from decodehub.hub_models.bcs import PUBLISHED_ENCODERS
     from decodehub.hub_models.bcs.training import TrainingSettings
-
-    from ._bcs_training import train_and_evaluate
+    from decodehub.reports.bcs import write_evaluation
+    from decodehub.runs.bcs.training import train_and_evaluate
 
     if output_type not in OUTPUT_TYPES:
         raise ValueError(f"--output-type is {output_type!r}, expected one of {', '.join(OUTPUT_TYPES)}")
     ids = [str(e["id"]) for e in PUBLISHED_ENCODERS] if encoders == PUBLISHED else _list(encoders)
     settings = TrainingSettings(lr=lr, batch_size=batch_size, epochs=epochs, validation_loss=validation_loss)
-    record = train_and_evaluate(
+    evaluation = train_and_evaluate(
         out,
         data_dir=data_dir,
         encoder_ids=ids,
@@ -71,8 +71,9 @@ def train(
         cache_dir=cache_dir or default_cache(),
         resume=resume,
     )
-    if record is not None:
-        _print_evaluation(record)
+    if evaluation is not None:
+        write_evaluation(out, *evaluation)
+        _print_evaluation(evaluation.record)
         typer.echo(f"model   {out / 'model'}\nrecord  {out / 'record.json'}\nreport  {out / 'report.html'}\ncheck   decodehub verify {out}")
 
 
@@ -96,7 +97,8 @@ def score(
 
     Example: decodehub bcs score references/ reconstructions/ --model runs/bcs/model
     """
-    from ._bcs_scoring import score_folders
+    from decodehub.reports.bcs import write_scores_page
+    from decodehub.runs.bcs.scoring import score_folders
 
     result = score_folders(
         references,
@@ -107,10 +109,11 @@ def score(
         release=release,
         cache_dir=cache_dir or default_cache(),
         batch_size=batch_size,
-        page=page,
     )
     if result is None:
         return
+    if page:
+        write_scores_page(out / "report.html", result.record, result.question_scores, result.pairs)
     for kind, paths in (
         ("references without a reconstruction", result.unmatched_references),
         ("reconstructions without a reference", result.unmatched_reconstructions),
@@ -167,11 +170,10 @@ def audit(
     """
     from accelerate import Accelerator
 
-    from decodehub.jobs import raise_if_failed
+    from decodehub.core.jobs import raise_if_failed
     from decodehub.metrics.reconstruction_quality.scoring import Settings
-
-    from ._bcs_audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit
-    from ._bcs_audit_report import SAMPLE_NOTE, audit_rows, dependence_note, signals_of, write_audit_page
+    from decodehub.reports.bcs_audit import SAMPLE_NOTE, audit_rows, dependence_note, signals_of, write_audit_page
+    from decodehub.runs.bcs.audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit
 
     accelerator = Accelerator()
     if not accelerator.is_main_process:  # one process and its device do; pixels take all cores
@@ -226,9 +228,8 @@ def probe(
 
     from decodehub.hub_models.bcs.images import source
     from decodehub.loaders.reconstruction_pairs import image_files
-
-    from ._bcs_audit import run_probe, sample_images
-    from ._bcs_audit_report import probe_rows, write_probe_page
+    from decodehub.reports.bcs_audit import probe_rows, write_probe_page
+    from decodehub.runs.bcs.audit import run_probe, sample_images
 
     accelerator = Accelerator()
     if not accelerator.is_main_process:
@@ -244,7 +245,7 @@ def probe(
 
 def default_cache() -> Path:
     """Folder of cached image features."""
-    from decodehub.files import home
+    from decodehub.core.files import home
 
     return home() / "image-features"
 
@@ -257,21 +258,21 @@ def _list(text: str) -> list[str]:
 
 
 def _print_evaluation(record: ResultRecord) -> None:
-    from ._bcs_report import evaluation_rows
+    from decodehub.reports.bcs import evaluation_rows
 
     header, rows = evaluation_rows(record, intervals=False)
     _print_table(header, rows, record)
 
 
 def _print_scores(record: ResultRecord) -> None:
-    from ._bcs_report import score_rows
+    from decodehub.reports.bcs import score_rows
 
     header, rows = score_rows(record, intervals=False)
     _print_table(header, rows, record)
 
 
 def _print_table(header: list[str], rows: list[list[str]], record: ResultRecord) -> None:
-    from ._bcs_report import sample_note
+    from decodehub.reports.bcs import sample_note
 
     _print_rows(header, rows, sample_note(record))
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from decodehub.jobs import Report
-
-    from ._construct import Edit, EditorSettings, ModelSettings
+    from decodehub.construction.stages import Edit, EditorSettings, ModelSettings
+    from decodehub.core.jobs import Report
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -53,7 +52,7 @@ def start(
 
     Example: decodehub construct start photos --out my-edits --category artifact
     """
-    from ._construct_sources import start as begin
+    from decodehub.construction.sources import start as begin
 
     sources = begin(images, out, table=table, category=category, attribution=attribution, crop=crop)
     typer.echo(f"{out}: {len(sources)} source images")
@@ -167,8 +166,8 @@ def all_(
 
     Example: decodehub construct all photos --out my-edits --revision COMMIT --editor-revision COMMIT --category artifact
     """
-    from ._construct_models import check_editor
-    from ._construct_sources import start as begin
+    from decodehub.construction.models import check_editor
+    from decodehub.construction.sources import start as begin
 
     language = _model(model, revision, dtype, max_new_tokens, retries)
     settings = _editor(editor, editor_revision, pipeline, resolution, source_resolution, steps, guidance_scale, seed, max_sequence_length, text_encoder_layers, dtype, cpu_offload)  # fmt: skip
@@ -187,8 +186,8 @@ def status(out: Folder) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ._construct import funnel, read_edits
-    from ._construct_sources import read_sources
+    from decodehub.construction.sources import read_sources
+    from decodehub.construction.stages import funnel, read_edits
 
     rows = funnel(out)
     shown = Table("family", *next(iter(rows.values())), title=f"{len(read_sources(out))} sources", title_justify="left")
@@ -217,9 +216,9 @@ def review(
     """
     import json
 
-    from ._construct import read_edits
-    from ._construct_release import DISPUTED, REVIEW
-    from ._review_page import write_pages
+    from decodehub.construction.release import DISPUTED, REVIEW
+    from decodehub.construction.review_page import write_pages
+    from decodehub.construction.stages import read_edits
 
     candidates, missing = read_edits(out)
     if missing and not partial:
@@ -253,13 +252,12 @@ def decide(
     from rich.console import Console
     from rich.table import Table
 
-    from decodehub.files import write_json
+    from decodehub.construction.release import DECISIONS, DISPUTED, REVIEW, write_decisions
+    from decodehub.construction.review import agreement, read_judgements
+    from decodehub.construction.review import decide as bring_together
+    from decodehub.construction.stages import read_edits
+    from decodehub.core.files import write_json
     from decodehub.hub_datasets.eeg_editbench.construction import NULL
-
-    from ._construct import read_edits
-    from ._construct_release import DECISIONS, DISPUTED, REVIEW, write_decisions
-    from ._review import agreement, read_judgements
-    from ._review import decide as bring_together
 
     candidates = {c.edit_id: c for c in read_edits(out)[0]}
     if not candidates:
@@ -309,7 +307,7 @@ def assemble(
     from rich.console import Console
     from rich.table import Table
 
-    from ._construct_release import assemble as make
+    from decodehub.construction.release import assemble as make
 
     made = make(out, to, release=release, licence=licence, title=title, nulls=nulls, rejected=rejected)
     shown = Table("family", "subtype", "candidates", "kept", "dropped", "source concepts", title=f"release {release}", title_justify="left")
@@ -335,8 +333,8 @@ _PROFILE, _TARGETS, _PROMPTS = "profiles", "targets", "prompts"
 
 def _language(stages: Sequence[str], out: Path, settings: ModelSettings, device: str | None) -> list[Report]:
     """Run stages of the language model, which is loaded once, and only where there is something left to ask."""
-    from . import _construct as jobs
-    from . import _construct_models as models
+    from decodehub.construction import models
+    from decodehub.construction import stages as jobs
 
     answer, reports = None, []
     for stage in stages:
@@ -359,8 +357,8 @@ def _images(out: Path, settings: EditorSettings, nulls: bool, device: str | None
 
     import torch
 
-    from . import _construct as jobs
-    from . import _construct_models as models
+    from decodehub.construction import models
+    from decodehub.construction import stages as jobs
 
     gc.collect()  # the language model is not needed any more
     if torch.cuda.is_available():
@@ -373,7 +371,7 @@ def _images(out: Path, settings: EditorSettings, nulls: bool, device: str | None
 
 
 def _run(folder: Path, work: Any, make: Callable[[Any], bytes], settings: dict[str, Any], label: str, *, alone: bool) -> Report:
-    from ._construct import run_stage
+    from decodehub.construction.stages import run_stage
 
     state = _state()
     if not alone:  # what is missing has been named as a failure of an earlier stage
@@ -388,7 +386,7 @@ def _finish(reports: Sequence[Report]) -> None:
     """End with the list of what failed at any stage in any process; the first process shows it."""
     from accelerate.utils import gather_object
 
-    from decodehub.jobs import Report, raise_if_failed
+    from decodehub.core.jobs import Report, raise_if_failed
 
     mine = Report(
         [k for r in reports for k in r.made], [k for r in reports for k in r.reused], {k: e for r in reports for k, e in r.failed.items()}
@@ -417,16 +415,16 @@ def _unasked(*_: Any) -> Any:
 
 
 def _model(model: str, revision: str | None, dtype: str, max_new_tokens: int, retries: int) -> ModelSettings:
-    from ._construct import ModelSettings
-    from ._vlm import model_revision
+    from decodehub.construction.stages import ModelSettings
+    from decodehub.construction.vlm import model_revision
 
     return ModelSettings(model, model_revision(model, revision), dtype, max_new_tokens, retries)
 
 
 def _editor(model: str, revision: str | None, pipeline: str, resolution: int, source_resolution: str, steps: int, guidance_scale: float,
             seed: int, max_sequence_length: int, layers: str, dtype: str, cpu_offload: bool) -> EditorSettings:  # fmt: skip
-    from ._construct import EditorSettings
-    from ._vlm import model_revision
+    from decodehub.construction.stages import EditorSettings
+    from decodehub.construction.vlm import model_revision
 
     try:
         numbers = None if layers == "none" else tuple(int(text) for text in layers.split(","))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -17,90 +17,18 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+from decodehub.runs.retrieval.stimuli import CROPS, EEG_SEED, LATENT_DIM, SNR, Stimuli, load_stimuli, training_crops
+
 app = typer.Typer(add_completion=False)
 
 SUBJECTS = (1, 2, 3)
 SEEDS = (0, 1)
-CROPS = 1600
-SNR = 0.07  # puts the scores of the sample between chance and 100 %, where models can be told apart
-LATENT_DIM = 100
-CROP_SEED, EEG_SEED = 1, 2
 SHARE = 0.8  # of the training stimuli that one training seed draws
 PARTS = ("editbench", "nice", "imind")
 # Few stimuli and epochs, so that NICE trains in half a minute; a signal strong enough for it to learn from them, and small batches.
 NICE: dict[str, Any] = {"snr": 0.3, "crops": 800, "epochs": 5, "batch_size": 64, "lr": 1e-3}
 IMIND_SESSIONS, IMIND_MODELS = ("sub41_sess1", "sub41_sess2"), ("logistic-converged", "mlp")
 IMIND_TASKS = {"speech": "strong", "volume": "weaker", "word_part_speech": "none"}  # and the effect that the simulator gives each
-# Photographs in the wheels of scikit-image and matplotlib that are no source of the sample.
-TRAINING_PHOTOS = {
-    "skimage": (
-        "brick.png",
-        "cell.png",
-        "clock_motion.png",
-        "grass.png",
-        "gravel.png",
-        "hubble_deep_field.jpg",
-        "ihc.png",
-        "moon.png",
-        "motorcycle_left.png",
-        "motorcycle_right.png",
-        "page.png",
-        "retina.jpg",
-        "text.png",
-    ),
-    "matplotlib": ("grace_hopper.jpg",),
-}
-
-
-class Stimuli(NamedTuple):
-    """A release's images as encoded bytes, in score order; no nulls where it has none."""
-
-    sources: list[dict[str, Any]]
-    edits: list[dict[str, Any]]
-    nulls: list[dict[str, Any]]
-
-
-def training_photos() -> list[Path]:
-    """Paths of the photographs that training crops are cut from."""
-    from importlib.util import find_spec
-
-    folders = {"skimage": "data", "matplotlib": "mpl-data/sample_data"}
-    found = []
-    for package, names in TRAINING_PHOTOS.items():
-        spec = find_spec(package)
-        assert spec is not None and spec.submodule_search_locations
-        found += [Path(next(iter(spec.submodule_search_locations))) / folders[package] / name for name in names]
-    return found
-
-
-def training_crops(n: int, seed: int = CROP_SEED) -> Iterator[np.ndarray]:
-    """Random square crops of the training photographs, (224, 224, 3) uint8, mirrored at random; each photograph gives as many."""
-    from PIL import Image
-
-    from decodehub.loaders.images import read_image
-
-    rng = np.random.default_rng(seed)
-    photos = [read_image(path) for path in training_photos()]
-    for i in range(n):
-        photo = photos[i % len(photos)]
-        side = int(min(photo.size) * rng.uniform(0.25, 1.0))
-        left, top = (int(rng.integers(0, size - side + 1)) for size in photo.size)
-        crop = photo.crop((left, top, left + side, top + side)).resize((224, 224), Image.Resampling.BICUBIC)
-        yield np.asarray(crop)[:, :: -1 if rng.integers(2) else 1]
-
-
-def load_stimuli(data_dir: str | None = "sample") -> Stimuli:
-    """The images of a release through `load_dataset`, left encoded."""
-    from datasets import Image, load_dataset
-
-    import decodehub  # noqa: F401
-
-    edits = load_dataset("eeg-editbench", "edits", data_dir=data_dir, split="test").cast_column("edited_image", Image(decode=False))
-    sources = load_dataset("eeg-editbench", "sources", data_dir=data_dir, split="test")
-    for column in ("image", "null_image"):
-        sources = sources.cast_column(column, Image(decode=False))
-    nulls = list(sources["null_image"])
-    return Stimuli(list(sources["image"]), list(edits["edited_image"]), [] if None in nulls else nulls)
 
 
 @app.command()
@@ -143,12 +71,12 @@ def imind(out: Path, console: Console) -> None:
     """Three tasks x two sessions x two models on simulated recordings; the same job as ``decodehub imind run``."""
     from rich.table import Table
 
-    from decodehub.jobs import raise_if_failed
+    from decodehub.core.jobs import raise_if_failed
     from decodehub.metrics.imindbench.aggregate import unit_scores
     from decodehub.metrics.imindbench.predictions import score_cells
+    from decodehub.runs.ieeg.models import model_spec
+    from decodehub.runs.ieeg.sweep import collect, sweep
 
-    from ._imind_models import model_spec
-    from ._imind_run import collect, sweep
     from .imind import data_and_grid, read_recipe
 
     console.print("[bold]iMINDBench[/bold]: [bold]simulated[/bold] recordings, Multi-STFT features, ROC-AUC on held-out windows")
@@ -174,14 +102,13 @@ def editbench(out: Path, snr: float, crops: int, console: Console) -> None:
     """Ridge decoders of simulated EEG on the sample: three subjects, two seeds."""
     import evaluate
 
-    from decodehub.files import home
+    from decodehub.core.files import home
+    from decodehub.core.records import ModelInfo
     from decodehub.loaders.image_encoders import load_encoder
     from decodehub.loaders.image_features import check_features, image_features
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
     from decodehub.metrics.eeg_editbench.protocol import make_record
-    from decodehub.records import ModelInfo
-
-    from .editbench import finish
+    from decodehub.reports.editbench import show_record
 
     console.print(
         "[bold]EEG-EditBench[/bold]: real photographs and edits, real image features, [bold]simulated[/bold] EEG, a ridge decoder"
@@ -219,7 +146,7 @@ def editbench(out: Path, snr: float, crops: int, console: Console) -> None:
         similarity="cosine after centring",
         distance_encoder=encoder.name,
     )
-    finish(out, record, scored, "sample")
+    show_record(out, record, scored, "sample")
 
 
 def _runs(training: np.ndarray, features: dict[str, np.ndarray], snr: float) -> Iterator[tuple[Any, int]]:

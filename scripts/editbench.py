@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from decodehub.files import POINTER_MAX_BYTES, pointer_kind
-
-from . import _study_commands
-
-if TYPE_CHECKING:
-    from decodehub.metrics.eeg_editbench.benchmark import Benchmark
-    from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
-    from decodehub.records import ResultRecord
-
-    from ._editbench_report import GalleryItem
+from decodehub.runs.retrieval.stimuli import CROPS, SNR
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-app.command()(_study_commands.targets)
-app.command()(_study_commands.study)
 
+ENCODER_HELP = 'Image encoder: "published" (weights from the Hub), or an id such as "lite0", which needs no download and is marked.'
+TRAINING_HELP = (
+    "Folder of training images: concept folders as in THINGS-EEG2, or training.jsonl; training_edits.jsonl may list edits of them "
+    "(image, edit_of) as hard negatives."
+)
 DataDir = Annotated[
     str | None, typer.Option(help='Folder of a release, or "sample"; by default the release that load_dataset("eeg-editbench") gives.')
 ]
@@ -44,10 +36,11 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
     from datasets import load_dataset
 
     import decodehub  # noqa: F401
-    from decodehub.files import write_bytes
+    from decodehub.core.files import write_bytes
+    from decodehub.reports.editbench import undecoded
 
     for config, columns in (("sources", {"image": "sources", "null_image": "nulls"}), ("edits", {"edited_image": "edits"})):
-        data = _undecoded(load_dataset("eeg-editbench", config, split="test", data_dir=data_dir))
+        data = undecoded(load_dataset("eeg-editbench", config, split="test", data_dir=data_dir))
         rows = []
         for i, row in enumerate(data):
             files = {}
@@ -87,14 +80,16 @@ def score(
 
     Example: decodehub editbench score --eeg E.npy --sources S.npy --edits D.npy --data-dir sample --model me/nice
     """
+    from decodehub.core.records import ModelInfo
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
     from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
     from decodehub.metrics.eeg_editbench.similarity import score_embeddings
-    from decodehub.records import ModelInfo
+    from decodehub.reports.editbench import show_record
+    from decodehub.runs.retrieval.embeddings import per_run, read_embeddings, run_of
 
     benchmark = load_benchmark(data_dir)
-    runs = [_run_of(path, len(eeg)) for path in eeg]
-    files = {"--sources": _per_run(sources, len(eeg)), "--edits": _per_run(edits, len(eeg)), "--nulls": _per_run(nulls or [], len(eeg))}
+    runs = [run_of(path, len(eeg)) for path in eeg]
+    files = {"--sources": per_run(sources, len(eeg)), "--edits": per_run(edits, len(eeg)), "--nulls": per_run(nulls or [], len(eeg))}
     widths = {
         "--eeg": len(benchmark.concepts),
         "--sources": len(benchmark.concepts),
@@ -103,12 +98,12 @@ def score(
     }
     predictions = []
     for i, (subject, seed) in enumerate(runs):
-        paths = {"--eeg": eeg[i], **{name: per_run[i] for name, per_run in files.items()}}
-        arrays = {name: _load(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
+        paths = {"--eeg": eeg[i], **{name: by_run[i] for name, by_run in files.items()}}
+        arrays = {name: read_embeddings(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
         images = (arrays["--sources"], arrays["--edits"], arrays.get("--nulls"))
         predictions.append(Predictions(subject, seed, *score_embeddings(arrays["--eeg"], *images, similarity)))
     record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
-    finish(out, record, scored, data_dir)
+    show_record(out, record, scored, data_dir)
 
 
 @app.command()
@@ -117,12 +112,13 @@ def report(record: Annotated[Path, typer.Argument(help="Folder of a record.")], 
 
     Example: decodehub editbench report runs/demo --data-dir sample
     """
+    from decodehub.core.records import check_files, read_record
     from decodehub.metrics.eeg_editbench.protocol import rescore
-    from decodehub.records import check_files, read_record
+    from decodehub.reports.editbench import show_record
 
     folder, found = read_record(record)
     check_files(folder, found)
-    finish(folder, found, rescore(folder, found), data_dir)
+    show_record(folder, found, rescore(folder, found), data_dir)
 
 
 @app.command()
@@ -139,11 +135,10 @@ def tables(
     """
     from rich.console import Console
 
+    from decodehub.core.records import check_files, read_record
     from decodehub.metrics.eeg_editbench.protocol import rescore
-    from decodehub.records import check_files, read_record
-
-    from ._study_figures import write_figures
-    from ._study_tables import rich_tables, write_tables
+    from decodehub.reports.study_figures import write_figures
+    from decodehub.reports.study_tables import rich_tables, write_tables
 
     console = Console()
     scored, found = {}, {}
@@ -187,122 +182,134 @@ def rehearse(
         typer.echo(f"{build_training_images(stamps, training, release)}: the training images")
 
 
-def finish(folder: Path, record: ResultRecord, scored: ScoredRuns, data_dir: str | None) -> None:
-    """Print the table of a record and write its report."""
-    from rich.console import Console
+@app.command()
+def targets(
+    model: Annotated[str, typer.Argument(help="nice, atm, mb2c, ubp, ats, brain-hive, hyfi or neurobridge.")],
+    training: Annotated[Path, typer.Option(help=TRAINING_HELP)],
+    out: Annotated[Path, typer.Option(help="Folder of the file, MODEL.safetensors.")] = Path("targets"),
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the release to score on; by default the one that is configured.")] = None,
+    base_encoder: Annotated[str, typer.Option(help=ENCODER_HELP)] = "published",
+    text: Annotated[str, typer.Option(help='Text encoder of atm: "published", an id, or "none".')] = "published",
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of noise and latent samples; the file is then MODEL_seed-SEED. One file serves all seeds without."),
+    ] = None,
+    setting: Annotated[list[str] | None, typer.Option(help="Named setting NAME=VALUE, e.g. blur_levels=released_code.")] = None,
+) -> None:
+    """Encode training images, sources, edits and null edits for one model: the file that `--targets` of training and study takes.
 
-    from ._editbench_report import write_report
+    Every image is encoded once; features are cached by content, so a run that was stopped goes on. Use `accelerate launch` for several GPUs.
 
-    console = Console()
-    console.print(headline_table(record))
-    if record.is_sample:
-        console.print(f"[yellow]Release {record.benchmark.release!r}: these scores say nothing about EEG-EditBench itself.[/yellow]")
-    write_report(folder / "report.html", record, gallery(scored, data_dir))
-    console.print(
-        f"record  {folder / 'record.json'}\nreport  {folder / 'report.html'}\ncheck   decodehub verify {folder}",
-        highlight=False,
-        soft_wrap=True,
+    Example: decodehub editbench targets nice --training things/training_images --data-dir release
+    Example: decodehub editbench targets neurobridge --seed 0 --training things/training_images --base-encoder lite0
+    """
+    import torch
+    from accelerate import Accelerator
+
+    from decodehub.core.files import home
+    from decodehub.loaders.visual_targets import visual_target
+    from decodehub.runs.retrieval.inputs import target_parts, write_targets
+    from decodehub.runs.retrieval.stimuli import load_stimuli
+    from decodehub.runs.retrieval.training_images import read_training_images
+
+    settings: dict[str, Any] = {name: value for name, _, value in (pair.partition("=") for pair in setting or [])}
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    target = visual_target(model, base_encoder=base_encoder, text=text, seed=seed or 0, device=accelerator.device, **settings)
+    if target.seed is None and seed is not None:
+        raise ValueError(f"the targets of {model} have nothing random: leave --seed out, one file serves all seeds")
+    images = read_training_images(training)
+    parts = target_parts(target, load_stimuli(data_dir), images, home() / "features", accelerator)
+    if accelerator.is_main_process:
+        path = out / (f"{model}.safetensors" if seed is None else f"{model}_seed-{seed}.safetensors")
+        write_targets(path, parts, images.edit_of, target)
+        shapes = ", ".join(f"{group}/{name} {x.shape}" for group, named in parts.items() for name, x in named.items())
+        typer.echo(f"{path}: {shapes}")
+
+
+@app.command()
+def study(
+    models: Annotated[str, typer.Option(help="Names with commas; ridge and random-projection are the baselines.")] = (
+        "nice,atm,mb2c,ubp,ats,brain-hive,hyfi,neurobridge,ridge,random-projection"
+    ),
+    subjects: Annotated[str, typer.Option(help="Numbers, e.g. 1-10 or 1,3,5.")] = "1-10",
+    seeds: Annotated[str, typer.Option(help="Numbers, e.g. 0-4.")] = "0-4",
+    eeg: Annotated[Path | None, typer.Option(help="Folder that `decodehub things prepare` wrote.")] = None,
+    targets: Annotated[Path | None, typer.Option(help="Folder that `decodehub editbench targets` wrote.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the release to score on; by default the one that is configured.")] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Simulated EEG and lite0 features in place of --eeg and --targets.")] = False,
+    training: Annotated[Path | None, typer.Option(help=f"With --simulate: {TRAINING_HELP} By default crops of public photographs.")] = None,
+    snr: Annotated[float, typer.Option(min=0, help="With --simulate: signal-to-noise ratio of one trial.")] = SNR,
+    out: Annotated[Path, typer.Option(help="Folder of the study.")] = Path("runs/study"),
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of every model; by default those of the paper.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="Of every model; by default that of the paper.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of every model; by default that of the paper.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="YAML: training settings by model, e.g. {nice: {epochs: 50}}.")] = None,
+    hard_negatives: Annotated[int, typer.Option(min=0, help="Edits of each training image that join the softmax.")] = 0,
+    batch_seeds: Annotated[
+        str, typer.Option(help="Seeds of a model and subject as one batched model: auto (on accelerators, where exact), yes or no.")
+    ] = "auto",
+    precision: Annotated[str, typer.Option(help="Of the exported embeddings: float32 or float16.")] = "float32",
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Train nothing: records, tables and figures of what is there.")
+    ] = False,
+) -> None:
+    """Train models x subjects x seeds, score them on EEG-EditBench, write the paper's tables and figures.
+
+    One resumable job: stop it at any time, run it again, and it does what is missing. Under `accelerate launch` or `torchrun` each process
+    takes runs of its own; the last to finish writes records, tables and figures. See docs/study.md for GPUs and clusters.
+
+    Example: decodehub editbench study --simulate --data-dir sample --models nice,ridge --subjects 1-2 --seeds 0 --epochs 20 --out runs/small
+    Example: decodehub editbench study --eeg prepared --targets targets --data-dir release
+    """
+    import torch
+    from accelerate import PartialState
+
+    from decodehub.core.jobs import raise_if_failed
+    from decodehub.reports.study import report_study
+    from decodehub.runs.retrieval.embeddings import PRECISIONS
+    from decodehub.runs.retrieval.settings import numbers, settings_of_models
+    from decodehub.runs.retrieval.study import Recorded, Simulated, Study, missing_runs, run_study
+    from decodehub.runs.retrieval.training_images import crops, read_training_images
+
+    if simulate == (eeg is not None or targets is not None) or (eeg is None) != (targets is None):
+        raise ValueError("give --eeg and --targets together, or --simulate without them")
+    if precision not in PRECISIONS:
+        raise ValueError(f"--precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    names = tuple(name.strip() for name in models.split(","))
+    changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "hard_negatives": hard_negatives or None}
+    chosen = settings_of_models(names, {k: v for k, v in changes.items() if v is not None}, settings)
+    source: Any
+    if simulate:
+        images = read_training_images(training) if training else crops(CROPS)
+        if not any(own.hard_negatives for own in chosen.values()):  # then edits need no features
+            images = images._replace(edits=[], edit_of=[])
+        source = Simulated(images, data_dir or "sample", snr)
+    else:
+        assert eeg is not None and targets is not None
+        source = Recorded(eeg, targets, data_dir)
+    plan = Study(
+        out=out,
+        models=names,
+        subjects=numbers(subjects, "--subjects"),
+        seeds=numbers(seeds, "--seeds"),
+        source=source,
+        settings=chosen,
+        precision=precision,
+        batch_seeds=batch_seeds,
     )
-
-
-def headline_table(record: ResultRecord) -> Any:
-    """The headline numbers of a record as a rich table."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from ._editbench_report import headline, interval, number
-    from ._pages import plural
-
-    n = record.metrics[0].n
-    table = Table(
-        title=f"{escape(record.model.id)} on EEG-EditBench, release {escape(record.benchmark.release)} ({plural(n, 'subject')}, {plural(len(record.runs), 'run')})",
-        title_justify="left",
-    )
-    for column, justify in (("", "left"), ("mean ± SD", "right"), ("95 % CI", "right"), ("chance", "right")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for label, metric in headline(record):
-        table.add_row(label, number(metric), interval(metric), "–" if metric.chance is None else f"{metric.chance:.1f}")
-    return table
-
-
-def gallery(scored: ScoredRuns, data_dir: str | None, n: int = 12) -> list[GalleryItem]:
-    """The hardest edits with their images; empty, with a word, when the images on this machine are of another release."""
-    from ._editbench_report import GalleryItem, hardest_edits
-
-    benchmark = scored.plan.benchmark
-    data = release_images(benchmark, data_dir)
-    if data is None:
-        typer.echo("no gallery: the images on this machine are of another release (give its folder with --data-dir)", err=True)
-        return []
-    index = {edit_id: i for i, edit_id in enumerate(data["edit_id"])}
-    items = []
-    for edit, share in hardest_edits(scored, n):
-        row = data[index[benchmark.edit_ids[edit]]]
-        kind = benchmark.family[edit] + (f" / {benchmark.subtype[edit]}" if benchmark.subtype[edit] else "")
-        items.append(
-            GalleryItem(row["source_image"]["bytes"], row["edited_image"]["bytes"], f"{row['concept']}: {kind}", row["instruction"], share)
-        )
-    return items
-
-
-def release_images(benchmark: Benchmark, data_dir: str | None, config: str = "edits") -> Any | None:
-    """Config ``"edits"`` or ``"sources"`` of a release with its images encoded, or None if its images are not those of the benchmark."""
-    from datasets import load_dataset
-
-    import decodehub  # noqa: F401
-
-    data = _undecoded(load_dataset("eeg-editbench", config, split="test", data_dir=data_dir))
-    name, content = ("edit_id", "edited_sha256") if config == "edits" else ("concept", "source_sha256")
-    known = {row[name]: row[content] for row in benchmark.rows[config]}
-    return data if dict(zip(data[name], data[content])) == known else None
-
-
-def _undecoded(data: Any) -> Any:
-    """The same data with images as their encoded bytes."""
-    from datasets import Image
-
-    for name, feature in data.features.items():
-        if isinstance(feature, Image):
-            data = data.cast_column(name, Image(decode=False))
-    return data
-
-
-def _run_of(path: Path, n_runs: int) -> tuple[int, int]:
-    subject, seed = re.search(r"sub-?0*(\d+)", path.stem), re.search(r"seed-?0*(\d+)", path.stem)
-    if n_runs == 1:
-        return int(subject[1]) if subject else 1, int(seed[1]) if seed else 0
-    if subject is None or seed is None:
-        raise ValueError(f"{path.name}: with several runs each file name must say subject and seed, such as sub-01_seed-0.npy")
-    return int(subject[1]), int(seed[1])
-
-
-def _per_run(files: Sequence[Path], n_runs: int) -> list[Path | None]:
-    if len(files) not in (0, 1, n_runs):
-        raise ValueError(
-            f"{len(files)} files for {n_runs} runs ({', '.join(f.name for f in files[:3])}, ...): give one, or one a run in the order of --eeg"
-        )
-    if not files:
-        return [None] * n_runs
-    return [files[0] if len(files) == 1 else files[i] for i in range(n_runs)]
-
-
-def _load(path: Path, option: str, rows: int, release: str) -> np.ndarray:
-    if not path.is_file():
-        raise FileNotFoundError(f"{option} {path} does not exist")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{option} {path} is empty")
-    try:
-        # Reads the header alone before any memory is taken, and never unpickles.
-        array = np.array(np.lib.format.open_memmap(path, mode="r"))
-    except ValueError as error:
-        with path.open("rb") as f:
-            kind = pointer_kind(f.read(POINTER_MAX_BYTES + 1))
-        what = f"a {kind} pointer in place of the data: fetch it" if kind else f"not a plain .npy array ({error})"
-        raise ValueError(f"{option} {path} is {what}") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != rows:
-        found = f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"{option} {path} has {found}; release {release!r} needs {rows} rows (order: decodehub editbench export)")
-    return array
+    state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
+    if not report_only:
+        done = run_study(plan, state.process_index, state.num_processes, state.device)
+        typer.echo(f"{len(done.made)} runs made, {len(done.reused)} there already, {len(done.failed)} failed")
+    missing = missing_runs(plan)
+    if missing and state.num_processes > 1 and not report_only and not done.failed:
+        typer.echo(f"{len(missing)} runs of other processes are under way; the last process to finish writes the results")
+        return
+    report_study(plan, missing)
+    if not report_only:
+        raise_if_failed(done, "runs")
+    if missing:
+        raise ValueError(f"{len(missing)} runs are missing, the first is {missing[0]}: run the study again without --report-only")
 
 
 if __name__ == "__main__":

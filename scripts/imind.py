@@ -10,13 +10,13 @@ import numpy as np
 import typer
 
 if TYPE_CHECKING:
+    from decodehub.core.records import ModelInfo, ResultRecord
     from decodehub.loaders.recipes import Recipe
     from decodehub.metrics.imindbench.grid import Grid, Unit
     from decodehub.metrics.imindbench.predictions import Predictions
     from decodehub.metrics.imindbench.protocol import Scored
-    from decodehub.records import ModelInfo, ResultRecord
-    from decodehub.scripts._imind_models import ModelSpec
-    from decodehub.scripts._imind_run import UnitFile
+    from decodehub.runs.ieeg.models import ModelSpec
+    from decodehub.runs.ieeg.sweep import UnitFile
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -62,8 +62,8 @@ def run(
     Example: decodehub imind run --model logistic-converged --data-dir sample --out runs/sample
     Example: decodehub imind run --model htnet --model my_model.py --recipe wav-hpf-robust --data-dir data --subset main
     """
-    from decodehub.records import ModelInfo
-    from decodehub.scripts._imind_run import collect, fit_summary
+    from decodehub.core.records import ModelInfo
+    from decodehub.runs.ieeg.sweep import collect, fit_summary
 
     chain = read_recipe(recipe)
     folder, grid = data_and_grid(data_dir)
@@ -100,7 +100,8 @@ def scale(
     """
     from rich.console import Console
 
-    from decodehub.scripts import _imind_scaling as scaling
+    from decodehub.reports.imind_scaling import labels, table, write_plot
+    from decodehub.runs.ieeg import scaling
 
     chain = read_recipe(recipe)
     shares = scaling.read_fractions(fractions)
@@ -112,10 +113,11 @@ def scale(
     if files is None:
         return
     settings = {"recipe": chain.as_dict(), "recipe_hash": chain.hash, "track": chain.track, "models": {s.name: s.settings for s in specs}}
-    result = scaling.summarise(out, scaling.unit_curves(files, specs, shares, units, grid), files, grid, settings, device)
+    result = scaling.summarize(out, scaling.unit_curves(files, specs, shares, units, grid), files, grid, settings, device)
     console = Console()
-    for label in scaling.labels(result):
-        console.print(scaling.table(result, label))
+    write_plot(out, result)
+    for label in labels(result):
+        console.print(table(result, label))
     left = result["units_without_a_score_somewhere"]
     if left:
         console.print(f"[yellow]{len(left)} units are left out: a share of their windows, or a fold, has one class only[/yellow]")
@@ -139,11 +141,11 @@ def score(
     """
     from rich.console import Console
 
+    from decodehub.core.records import ModelInfo
     from decodehub.loaders.recipes import TRACKS
     from decodehub.metrics.imindbench.predictions import load
     from decodehub.metrics.imindbench.protocol import make_record, score_run
-    from decodehub.records import ModelInfo
-    from decodehub.scripts._imind_report import leaderboard, task_table
+    from decodehub.reports.imind import leaderboard, task_table
 
     if track not in TRACKS:
         raise ValueError(f"--track must be one of {', '.join(TRACKS)}, found {track!r}")
@@ -177,7 +179,7 @@ def table(
     from rich.console import Console
 
     from decodehub.metrics.imindbench.grid import RULES
-    from decodehub.scripts._imind_report import leaderboard, remarks, task_table
+    from decodehub.reports.imind import leaderboard, remarks, task_table
 
     if metric not in ("roc_auc", "accuracy") or subset not in (None, *RULES):
         raise ValueError(f"--metric must be roc_auc or accuracy and --subset one of {', '.join(RULES)}, found {metric!r} and {subset!r}")
@@ -215,7 +217,7 @@ def compare(
     from rich.console import Console
 
     from decodehub.metrics.imindbench.compare import compare_units
-    from decodehub.scripts._imind_report import comparison_table, remarks
+    from decodehub.reports.imind import comparison_table, remarks
 
     (a, scored_a), (b, scored_b) = _read(first), _read(second)
     if scored_a.grid.content_hash != scored_b.grid.content_hash:
@@ -248,7 +250,7 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from decodehub.files import write_bytes
+    from decodehub.core.files import write_bytes
     from decodehub.hub_datasets.imindbench.data import open_recording, unit_labels
     from decodehub.loaders.ieeg import splits
 
@@ -321,10 +323,10 @@ def _run_models(
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    from decodehub.jobs import Report, raise_if_failed
-    from decodehub.scripts._imind_models import model_spec
-    from decodehub.scripts._imind_run import sweep
-    from decodehub.scripts._imind_scaling import at_fraction
+    from decodehub.core.jobs import Report, raise_if_failed
+    from decodehub.runs.ieeg.models import model_spec
+    from decodehub.runs.ieeg.scaling import at_fraction
+    from decodehub.runs.ieeg.sweep import sweep
 
     training = {} if epochs is None else {"epochs": epochs}
     state = PartialState(cpu=device == "cpu")  # on CPUs as well, processes that were launched together share the job
@@ -355,7 +357,7 @@ def read_recipe(name: str) -> Recipe:
     """
     import json
 
-    from decodehub.files import read_data
+    from decodehub.core.files import read_data
     from decodehub.loaders.recipes import named_recipe, recipe_from
 
     path = Path(name)
@@ -392,11 +394,11 @@ def _finish(
     folder: Path, grid: Grid, predictions: Predictions, model: ModelInfo, settings: dict[str, Any], pooling: str, data: Path, device: str
 ) -> tuple[ResultRecord, Scored] | None:
     """Write the record of a model, or, where the units are no whole subset, its predictions alone."""
+    from decodehub.core.records import RECORD
     from decodehub.metrics.imindbench.aggregate import unit_scores
     from decodehub.metrics.imindbench.grid import coverage_rule
     from decodehub.metrics.imindbench.predictions import save, score_cells
     from decodehub.metrics.imindbench.protocol import PREDICTIONS_FILE, make_record
-    from decodehub.records import RECORD
 
     try:
         coverage_rule(sorted(set(predictions.unit.tolist())), grid)
@@ -423,7 +425,7 @@ def _data_words(folder: Path, grid: Grid) -> str:
 def _print(runs: list[tuple[ResultRecord, Scored]]) -> None:
     from rich.console import Console
 
-    from decodehub.scripts._imind_report import leaderboard, remarks
+    from decodehub.reports.imind import leaderboard, remarks
 
     if not runs:
         return
@@ -436,7 +438,7 @@ def _print(runs: list[tuple[ResultRecord, Scored]]) -> None:
 
 
 def _record_folders(paths: list[Path]) -> list[Path]:
-    from decodehub.records import RECORD
+    from decodehub.core.records import RECORD
 
     found = []
     for path in paths:
@@ -448,8 +450,8 @@ def _record_folders(paths: list[Path]) -> list[Path]:
 
 
 def _read(folder: Path) -> tuple[ResultRecord, Scored]:
+    from decodehub.core.records import RecordError, check_files, read_record
     from decodehub.metrics.imindbench.protocol import BENCHMARK_ID, rescore
-    from decodehub.records import RecordError, check_files, read_record
 
     root, record = read_record(folder)
     if record.benchmark.id != BENCHMARK_ID:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ._leaderboard_boards import Table
-    from ._leaderboard_data import Loaded
+    from decodehub.leaderboard.boards import Table
+    from decodehub.leaderboard.data import Loaded
 
 app = typer.Typer(add_completion=False)
 
@@ -85,14 +85,14 @@ def serve(
     """
     read = _reader(records, hub, revision)
     try:
-        from . import _leaderboard_app
+        from decodehub.leaderboard import app as _leaderboard_app
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise
         raise ImportError(
             "the leaderboard in the browser needs gradio: pip install 'decodehub[leaderboard]'; --csv needs nothing"
         ) from None
-    from ._leaderboard_checks import Checks
+    from decodehub.leaderboard.checks import Checks
 
     store = _leaderboard_app.Store(read, Checks(), verify=verify)
     n, wrong = len(store.loaded.entries), len(store.loaded.problems)
@@ -104,16 +104,15 @@ def serve(
 
 
 def _reader(records: Path, hub: str | None, revision: str | None) -> Callable[[], Loaded]:
-    from ._leaderboard_data import read_folder, read_hub
+    from decodehub.leaderboard.data import read_folder, read_hub
 
     return (lambda: read_folder(records)) if hub is None else (lambda: read_hub(hub, revision))
 
 
 def _write_csv(path: Path, loaded: Loaded, row: str | None, samples: bool, verify: bool) -> None:
-    from decodehub.files import write_bytes
-
-    from ._leaderboard_checks import Checks
-    from ._leaderboard_html import to_csv
+    from decodehub.core.files import write_bytes
+    from decodehub.leaderboard.checks import Checks
+    from decodehub.leaderboard.html import to_csv
 
     checks, key = Checks(), (row or "").partition("/")[0]
     wanted = [e for e in loaded.entries if row is None or e.key == key]
@@ -138,8 +137,8 @@ def _write_csv(path: Path, loaded: Loaded, row: str | None, samples: bool, verif
 
 def _tables(loaded: Loaded, checks: object, samples: bool) -> list[Table]:
     """Every board with its headline numbers, one table for each set of rows that may be compared, then the reported rows."""
-    from ._leaderboard_boards import boards, groups, make_table, rows_of
-    from ._leaderboard_checks import Checks
+    from decodehub.leaderboard.boards import boards, groups, make_table, rows_of
+    from decodehub.leaderboard.checks import Checks
 
     assert isinstance(checks, Checks)
     found = []
@@ -160,9 +159,8 @@ def _write_space(folder: Path, repo: str) -> None:
     import gradio
 
     from decodehub import __version__
-    from decodehub.files import write_bytes
-
-    from ._leaderboard_data import repo_name
+    from decodehub.core.files import write_bytes
+    from decodehub.leaderboard.data import repo_name
 
     name = repo_name(repo)
     files = {

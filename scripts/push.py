@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from decodehub.files import home
-from decodehub.publish import HubError, Plan, Published, Repo, ask, hub_api, is_ours, local_files, make_plan, redact, send_plan
-from decodehub.records import RECORD, ResultRecord
-from decodehub.registry import Entry, names
+from decodehub.core.entry import Entry, names
+from decodehub.core.files import home
+from decodehub.core.provenance import redact
+from decodehub.core.records import RECORD, ResultRecord
+from decodehub.hub.client import HubError, Plan, Published, Repo, ask, hub_api, is_ours, local_files, make_plan, send_plan
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -57,18 +58,18 @@ def push_thing(
     Raises:
         ValueError: nothing is called so, or it may not be published. HubError: the Hub refused or failed.
     """
-    from ._push_checks import check_files, refuse
+    from decodehub.hub.checks import check_files, refuse
 
     api = hub_api()
     with staging() as folder:
         if (entry := _entry(what, kind)) is not None and entry.kind == "dataset":
-            from ._push_dataset import OWNED, stage_dataset
+            from decodehub.hub.dataset import OWNED, stage_dataset
 
             staged = Staged(Repo("dataset", f"{org}/{name or entry.name}"), folder, f"Release of {entry.name}", OWNED)
             faults = stage_dataset(entry, folder, staged.repo, data_dir)
         elif entry is not None:
-            from ._push_metric import OWNED as METRIC
-            from ._push_metric import stage_metric
+            from decodehub.hub.metric import OWNED as METRIC
+            from decodehub.hub.metric import stage_metric
 
             # `evaluate` looks for a script with the name of the repository.
             if name not in (None, entry.name):
@@ -76,8 +77,8 @@ def push_thing(
             staged = Staged(Repo("space", f"{org}/{entry.name}"), folder, f"Metric {entry.name}", METRIC)
             faults = stage_metric(entry, folder, staged.repo)
         else:
-            from ._push_model import OWNED as MODEL
-            from ._push_model import find_model, stage_model
+            from decodehub.hub.model import OWNED as MODEL
+            from decodehub.hub.model import find_model, stage_model
 
             source = _existing(what)
             repo = Repo("model", f"{org}/{name or _model_name(source, find_model(source))}")
@@ -101,8 +102,8 @@ def push_record(record: Path, model: str, results: str | None, org: str | None, 
     Raises:
         ValueError: the record is wrong, or is of another model. HubError: the Hub refused or failed.
     """
-    from ._push_checks import check_files, refuse
-    from ._push_results import RESULTS, stage_numbers, stage_results
+    from decodehub.hub.checks import check_files, refuse
+    from decodehub.hub.results import RESULTS, stage_numbers, stage_results
 
     api, found, target = hub_api(), _right_record(record, model), Repo("model", model)
     card, why = None, None if options.go else out_of_reach(api)
@@ -146,8 +147,8 @@ def push_record(record: Path, model: str, results: str | None, org: str | None, 
 
 
 def _right_record(folder: Path, model: str) -> ResultRecord:
-    from ._verify_hub import is_repo_id
-    from .verify import verify
+    from decodehub.hub.verify import verify
+    from decodehub.hub.verify_remote import is_repo_id
 
     found, differences = verify(folder)
     if differences:
@@ -165,7 +166,7 @@ def load_back(api: HfApi, published: Published, path: str, console: Console) -> 
     Raises:
         HubError: what is on the Hub does not give the record's numbers.
     """
-    from ._verify_hub import check_records
+    from decodehub.hub.verify_remote import check_records
 
     found = check_records(api, published.repo, published.revision, path)
     if [finding.state for finding in found] != ["recomputed"]:
@@ -210,7 +211,7 @@ def show(plan: Plan, console: Console, options: Options) -> None:
 
 def show_numbers(record: ResultRecord, url: str, org: str, console: Console) -> None:
     """Print what a record adds to the model's card and to ``.eval_results``."""
-    from ._push_results import hub_entries, index_entry
+    from decodehub.hub.results import hub_entries, index_entry
 
     entry, entries = index_entry(record, url, org), hub_entries(record, url, org)
     lines = [f"checked: the predictions give the {len(record.metrics)} numbers of the record, and every file may be published"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from decodehub.registry import Entry, names
+from decodehub.core.entry import Entry, names
 
 app = typer.Typer(add_completion=False)
 

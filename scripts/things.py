@@ -79,8 +79,7 @@ def validate(
     Example: decodehub things validate prepared --json findings.json
     """
     from decodehub.loaders.things_eeg2 import PARTITIONS
-
-    from ._things_validate import validate as check
+    from decodehub.loaders.things_eeg2.validate import validate as check
 
     named = {name: name for name in PARTITIONS}
     if partition not in named:
@@ -104,7 +103,7 @@ def shard(
 
     Example: decodehub things shard prepared --out shards --float16
     """
-    from ._things_shard import shard as write
+    from decodehub.hub_datasets.things_eeg2.shard import shard as write
 
     write(prepared, out, subjects=subject, max_bytes=megabytes << 20, float16=float16, average=average)
 

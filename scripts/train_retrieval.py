@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .demo import CROPS, SNR
+from decodehub.runs.retrieval.stimuli import CROPS, SNR
 
 app = typer.Typer(add_completion=False)
 
@@ -56,15 +56,14 @@ def main(
     import torch
     from accelerate import Accelerator
 
+    from decodehub.core.records import ModelInfo
     from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS
     from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
-    from decodehub.records import ModelInfo
-
-    from ._retrieval_embeddings import score_candidates
-    from ._retrieval_inputs import make_model, negatives_of, recorded_inputs, recorded_test_eeg, simulated_inputs
-    from ._retrieval_training import settings_for, train
-    from ._training_images import crops as crops_of
-    from .editbench import finish
+    from decodehub.reports.editbench import show_record
+    from decodehub.runs.retrieval.embeddings import score_candidates
+    from decodehub.runs.retrieval.inputs import make_model, negatives_of, recorded_inputs, recorded_test_eeg, simulated_inputs
+    from decodehub.runs.retrieval.training import settings_for, train
+    from decodehub.runs.retrieval.training_images import crops as crops_of
 
     if model not in RETRIEVAL_MODELS:
         raise ValueError(f"--model {model!r} is not known: expected one of {', '.join(RETRIEVAL_MODELS)}")
@@ -115,7 +114,7 @@ def main(
         distance_encoder=inputs.distance_encoder,
         device=run.metadata["device"],
     )
-    finish(out, record, scored, data_dir)
+    show_record(out, record, scored, data_dir)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from decodehub.registry import Entry, names
+from decodehub.core.entry import Entry, names
 
 ENTRIES = names()
 
@@ -42,7 +42,7 @@ class TestEveryEntry:
 
         module = importlib.import_module(entry.module)
         if entry.kind == "dataset":
-            from decodehub.repos import builder_class
+            from decodehub.core.repos import builder_class
 
             assert "sample" in {config.name for config in builder_class(entry).BUILDER_CONFIGS}
         elif entry.kind == "metric":

@@ -14,8 +14,8 @@ import numpy as np
 from datasets import Features, Image, List, Value
 from datasets.exceptions import DatasetGenerationError
 
-from decodehub.files import sha256_bytes
-from decodehub.repos import SAMPLE_CONFIG, data_folder
+from decodehub.core.files import sha256_bytes
+from decodehub.core.repos import SAMPLE_CONFIG, data_folder
 
 from .consensus import WEIGHT_RULES, WeightRule, consensus_table
 from .questionnaire import load_questionnaire

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from decodehub.files import read_data
+from decodehub.core.files import read_data
 from decodehub.loaders.images import MAX_BYTES
 from decodehub.loaders.reconstruction_pairs import ReconstructionPair, pair_folders, parse_pair_id
 

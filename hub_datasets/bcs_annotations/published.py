@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
-from decodehub.files import inside, read_data, sha256_json
+from decodehub.core.files import inside, read_data, sha256_json
 from decodehub.loaders.reconstruction_pairs import parse_pair_id
 
 from .own import copy_image

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import yaml
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 
 PromptSet = Literal["short", "long"]
 PROMPT_SETS: tuple[PromptSet, ...] = get_args(PromptSet)

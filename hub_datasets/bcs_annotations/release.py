@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from decodehub.files import canonical_json, inside, read_data, sha256_bytes, write_bytes, write_json
+from decodehub.core.files import canonical_json, inside, read_data, sha256_bytes, write_bytes, write_json
 from decodehub.loaders.images import MAX_BYTES, decode_image
 
 from .questionnaire import load_questionnaire

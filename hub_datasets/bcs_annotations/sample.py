@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from decodehub.files import home, sha256_json
+from decodehub.core.files import home, sha256_json
 from decodehub.loaders import degradations as _degradations
 from decodehub.loaders import reconstruction_pairs as _pairs
 from decodehub.loaders.degradations import degrade
@@ -138,7 +138,7 @@ def build_sample(folder: Path) -> Release:
 
 
 def ensure_sample() -> Path:
-    """Folder of the sample release under `decodehub.files.home`, built when it is not there; safe for processes that start together."""
+    """Folder of the sample release under `decodehub.core.files.home`, built when it is not there; safe for processes that start together."""
     folder = home() / "releases" / f"bcs-{RELEASE}-{CODE_HASH}"
     if not (folder / HEADER).is_file():
         try:

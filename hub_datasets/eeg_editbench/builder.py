@@ -12,8 +12,8 @@ import datasets
 from datasets import ClassLabel, Features, Image, List, Value
 from datasets.exceptions import DatasetGenerationError
 
-from decodehub.files import sha256_bytes
-from decodehub.repos import data_folder
+from decodehub.core.files import sha256_bytes
+from decodehub.core.repos import data_folder
 
 from .manifest import EditRow, ManifestError, Release, SourceRow, read_release, read_release_image, release_fingerprint
 from .taxonomy import load_taxonomy
@@ -78,7 +78,7 @@ class EEGEditBench(datasets.GeneratorBasedBuilder):
 
     The data come from the first of these that applies: `data_dir` (a release folder, see `manifest`; ``"sample"`` asks for the embedded
     sample); ``$DECODEHUB_HOME/eeg-editbench``; the Hub repository of the organisation in ``$DECODEHUB_ORG`` (through
-    `load_dataset`; see `decodehub.registry`); else the embedded sample, with a warning.
+    `load_dataset`; see `decodehub.core.registry`); else the embedded sample, with a warning.
 
     Raises:
         ManifestError: anything in the release folder is missing, malformed, or leads out of it; nothing is loaded then.

@@ -22,7 +22,7 @@ import annotated_types
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from decodehub.files import canonical_json
+from decodehub.core.files import canonical_json
 
 from .construction_schema import (
     TARGETS,

@@ -22,7 +22,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from decodehub.files import canonical_json, inside, read_data, sha256_bytes, write_bytes
+from decodehub.core.files import canonical_json, inside, read_data, sha256_bytes, write_bytes
 from decodehub.loaders.images import MAX_BYTES, decode_image
 
 from .taxonomy import load_taxonomy

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from decodehub.files import canonical_json, sha256_file, sha256_json, write_bytes
-from decodehub.jobs import raise_if_failed, run_job
+from decodehub.core.files import canonical_json, sha256_file, sha256_json, write_bytes
+from decodehub.core.jobs import raise_if_failed, run_job
 from decodehub.loaders.images import encode_png
 
 from . import editor, editor_pixels, sample
@@ -235,7 +235,7 @@ def build_rehearsal(stamps: Path, folder: Path, *, n_concepts: int = N_CONCEPTS,
 
     Raises:
         FileNotFoundError, ValueError: no stamps, or too few (see `edit_plan`).
-        decodehub.jobs.JobFailed: some images failed; the others are kept, there is no manifest, and a restart tries the failed ones again.
+        decodehub.core.jobs.JobFailed: some images failed; the others are kept, there is no manifest, and a restart tries the failed ones again.
     """
     folder = Path(folder)
     items = edit_plan(stamps, n_concepts=n_concepts)
@@ -318,7 +318,7 @@ def build_training_images(
     Raises:
         FileNotFoundError: no stamps.
         ValueError: every stamp is a concept of the release already, or more edits are asked for than there are families.
-        decodehub.jobs.JobFailed: some images failed.
+        decodehub.core.jobs.JobFailed: some images failed.
     """
     left = training_stamps(stamps, release)
     if not left:

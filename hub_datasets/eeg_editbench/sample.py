@@ -21,7 +21,7 @@ import numpy as np
 import skimage
 import sklearn
 
-from decodehub.files import home, write_bytes
+from decodehub.core.files import home, write_bytes
 from decodehub.loaders.images import encode_png, read_image
 
 from . import editor, editor_fill, editor_pixels
@@ -377,7 +377,7 @@ def _write_release(folder: Path) -> None:
 
 
 def ensure_sample() -> Path:
-    """Folder of the sample release under `decodehub.files.home`, built when it is not there; safe for processes that start together."""
+    """Folder of the sample release under `decodehub.core.files.home`, built when it is not there; safe for processes that start together."""
     folder = home() / "releases" / f"{RELEASE}-{CODE_HASH}"
     if not (folder / MANIFEST).is_file():
         try:

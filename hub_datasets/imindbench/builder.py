@@ -12,11 +12,11 @@ import datasets
 import numpy as np
 from datasets import Features, Sequence, Value
 
-from decodehub.files import sha256_file, sha256_json
+from decodehub.core.files import sha256_file, sha256_json
+from decodehub.core.repos import SAMPLE_CONFIG
 from decodehub.loaders.ieeg.events import neuroprobe_folder
 from decodehub.loaders.ieeg.labels import RULES
 from decodehub.loaders.ieeg.splits import PARTS, make_folds
-from decodehub.repos import SAMPLE_CONFIG
 
 from . import sample, vocabulary
 from .data import NAME, resolve_folder, unit_labels

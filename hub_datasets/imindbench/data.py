@@ -14,10 +14,10 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from decodehub.core.repos import data_folder
 from decodehub.loaders.ieeg.events import neuroprobe_events, pippi_events
 from decodehub.loaders.ieeg.labels import EventTable, LabelTable, label_table, labels_csv_name, read_labels_csv
 from decodehub.loaders.ieeg.recording import Recording
-from decodehub.repos import data_folder
 
 from . import sample
 from .vocabulary import find_session

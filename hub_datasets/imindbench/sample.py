@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
-from decodehub.files import sha256_bytes
+from decodehub.core.files import sha256_bytes
 from decodehub.loaders.ieeg import events, labels, simulate, simulate_events, splits
 from decodehub.loaders.ieeg.simulate import DEFAULT_EFFECTS, SESSIONS, SimulatedRecording, simulate_recording
 

@@ -13,11 +13,11 @@ import datasets
 import numpy as np
 from datasets import Array2D, Features, Value
 
-from decodehub.files import canonical_json, sha256_json
+from decodehub.core.files import canonical_json, sha256_json
+from decodehub.core.repos import SAMPLE_CONFIG, data_folder
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 from decodehub.loaders.things_eeg2 import PARTITIONS, TRAIN_CONCEPTS, Partition, concept_of_train_image, image_order
 from decodehub.loaders.things_eeg2.store import INFO, load_epochs, read_info, subject_folder
-from decodehub.repos import SAMPLE_CONFIG, data_folder
 
 NAME = "things-eeg2"
 VERSION = "1.0.0"  # of this table layout; enters the cache key
@@ -63,7 +63,7 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
 
     The data come from the first of these that applies: `data_dir` (a folder that ``decodehub things prepare`` has written; ``"sample"``
     asks for the embedded sample); ``$DECODEHUB_HOME/things-eeg2``; the Hub repository of the organisation in ``$DECODEHUB_ORG`` (through
-    `load_dataset`; see `decodehub.registry`); else the embedded sample, which is **simulated**, with a warning.
+    `load_dataset`; see `decodehub.core.registry`); else the embedded sample, which is **simulated**, with a warning.
 
     Raises:
         FileNotFoundError: the folder or the subject is not prepared. ValueError: the arrays are not what their ``info.json`` says, or

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.files import home, sha256_bytes
+from decodehub.core.files import home, sha256_bytes
 from decodehub.loaders import simulate_eeg
 from decodehub.loaders.simulate_eeg import COMPONENTS, SimulationSettings, channel_positions, noise_autocorrelation, spatial_weights
 from decodehub.loaders.things_eeg2 import CHANNELS, N_TIMES, PARTITIONS, SESSIONS, SFREQ, SOA, Epochs, Partition

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from decodehub.files import read_data
+from decodehub.core.files import read_data
 
 from .recording import DATASETS
 

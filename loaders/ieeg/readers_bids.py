@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .readers import lip_of_acpc, listed_regions, read_table, require_content
+from .reader_tools import lip_of_acpc, listed_regions, read_table, require_content
 from .recording import Recording
 
 if TYPE_CHECKING:

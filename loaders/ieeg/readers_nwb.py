@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .readers import H5MatrixRecording, lip_of_mni, listed_regions, open_h5, text
+from .reader_tools import H5MatrixRecording, lip_of_mni, listed_regions, open_h5, text
 from .recording import microvolt_factor
 
 SERIES = "processing/ecephys/LFP_macro/ElectricalSeries"

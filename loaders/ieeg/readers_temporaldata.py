@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .labels import LabelTable
-from .readers import UNKNOWN, H5MatrixRecording, lip_of_acpc, lip_of_mni, open_h5, text
+from .reader_tools import UNKNOWN, H5MatrixRecording, lip_of_acpc, lip_of_mni, open_h5, text
 from .recording import microvolt_factor
 from .splits import LABEL_MODE, N_FOLDS, PARTS, Fold, describe_fold
 

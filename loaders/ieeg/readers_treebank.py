@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .readers import UNKNOWN, H5Recording, open_h5, read_table, require_content
+from .reader_tools import UNKNOWN, H5Recording, open_h5, read_table, require_content
 
 SFREQ = 2048.0
 LINE_FREQ = 60

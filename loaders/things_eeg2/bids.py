@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from decodehub.files import POINTER_MAX_BYTES, pointer_kind, read_data
+from decodehub.core.files import POINTER_MAX_BYTES, pointer_kind, read_data
 
 from . import IMAGES_PER_CONCEPT, TEST_IMAGES, TRAIN_IMAGES, Partition, Run
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from decodehub.files import POINTER_MAX_BYTES, pointer_kind, sha256_file
+from decodehub.core.files import POINTER_MAX_BYTES, pointer_kind, sha256_file
 
 from . import (
     CHANNELS,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import mne
 import numpy as np
 
-from decodehub.files import canonical_json
+from decodehub.core.files import canonical_json
 
 from ..mvnn import DIMS, SHRINKAGES, Dim, FitOn, Shrinkage
 from . import CHANNELS, POSTERIOR_17, SFREQ, SFREQ_RAW, TEST_IMAGES, TRAIN_IMAGES, Partition, Run, channel_indices

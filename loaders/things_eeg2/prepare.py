@@ -26,7 +26,7 @@ import numpy as np
 from sklearn.utils import shuffle
 from tqdm import tqdm
 
-from decodehub.files import sha256_file, sha256_json, write_json
+from decodehub.core.files import sha256_file, sha256_json, write_json
 
 from ..mvnn import noise_covariance, whiten, whitening_matrix
 from . import PARTITIONS, Epochs, Partition, Run, channel_indices

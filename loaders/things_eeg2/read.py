@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from decodehub.files import POINTER_MAX_BYTES, read_data
+from decodehub.core.files import POINTER_MAX_BYTES, read_data
 
 from ..restricted_pickle import load_arrays, load_torch
 from . import PARTITIONS, TARGET_EVENT, TEST_IMAGES, TRAIN_IMAGES, Epochs, Partition, Run, channel_indices

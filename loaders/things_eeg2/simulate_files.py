@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from decodehub.files import atomic_path, write_bytes, write_json
+from decodehub.core.files import atomic_path, write_bytes, write_json
 
 from ..simulate_eeg import channel_names, channel_positions
 from . import (

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from decodehub.files import atomic_path, read_data, sha256_file, sha256_json, write_json
+from decodehub.core.files import atomic_path, read_data, sha256_file, sha256_json, write_json
 
 from . import PARTITIONS, Epochs, Partition
 

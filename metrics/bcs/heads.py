@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodehub.files import home, sha256_json
+from decodehub.core.files import home, sha256_json
 from decodehub.metrics.bcs.annotations import Annotations, load_annotations
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def load_head(model: str | os.PathLike[str] | None, progress: bool = True) -> BC
     Raises:
         ValueError: there is no such head, or none was named; the message says how to get one. Or the head has random weights.
     """
+    from decodehub.core.registry import ORG_VARIABLE
     from decodehub.hub_models.bcs import BCSModel
-    from decodehub.registry import ORG_VARIABLE
 
     if model is None and os.environ.get(ORG_VARIABLE):
         model = f"{os.environ[ORG_VARIABLE]}/bcs"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from decodehub.files import atomic_path, inside, read_data, sha256_file, sha256_json, write_json
-from decodehub.records import (
+from decodehub.core.files import atomic_path, inside, read_data, sha256_file, sha256_json, write_json
+from decodehub.core.records import (
     BenchmarkInfo,
     Coverage,
     Metric,

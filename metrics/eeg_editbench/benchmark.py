@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 
 SOURCE_FIELDS = ("concept", "source_category", "source_sha256")
 EDIT_FIELDS = ("edit_id", "concept", "family", "subtype", "target_concept", "visual_distance", "edited_sha256")

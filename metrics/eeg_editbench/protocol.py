@@ -13,9 +13,9 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from decodehub.files import atomic_path, canonical_json, inside, read_data, sha256_file, write_json
-from decodehub.jobs import map_threads
-from decodehub.records import (
+from decodehub.core.files import atomic_path, canonical_json, inside, read_data, sha256_file, write_json
+from decodehub.core.jobs import map_threads
+from decodehub.core.records import (
     BenchmarkInfo,
     Coverage,
     Metric,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 
 DATASETS = ("neuroprobev2", "kelesbyd2024", "berezutskayapippi2022")  # in the order of the site
 SHORT_NAMES = {"neuroprobev2": "Neuroprobe", "kelesbyd2024": "BYD", "berezutskayapippi2022": "Pippi"}

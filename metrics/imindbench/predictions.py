@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decodehub.files import canonical_json, inside, read_data, write_bytes
+from decodehub.core.files import canonical_json, inside, read_data, write_bytes
 
 from .grid import FOLDS, Grid
 from .scoring import batched_accuracy, batched_auc

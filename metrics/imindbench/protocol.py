@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decodehub.files import inside, read_data, sha256_file, write_json
-from decodehub.records import (
+from decodehub.core.files import inside, read_data, sha256_file, write_json
+from decodehub.core.records import (
     BenchmarkInfo,
     Coverage,
     Metric,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from decodehub.core.jobs import map_threads
 from decodehub.hub_models.bcs.images import Source
-from decodehub.jobs import map_threads
 
 from .networks import DISTANCES, distances, fingerprint, load_distance
 from .pixels import SIDE, color_histogram, edge_cosine, fit, mse, pixel_correlation, psnr, ssim

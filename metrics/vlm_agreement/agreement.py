@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from decodehub.files import sha256_json
-from decodehub.records import Metric
+from decodehub.core.files import sha256_json
+from decodehub.core.records import Metric
 
 from .bootstrap import RESAMPLES, bootstrap_ci, unit_totals
 from .scoring import (

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from decodehub.files import atomic_path, inside, read_data, sha256_file, write_json
-from decodehub.records import (
+from decodehub.core.files import atomic_path, inside, read_data, sha256_file, write_json
+from decodehub.core.records import (
     BenchmarkInfo,
     Coverage,
     Metric,

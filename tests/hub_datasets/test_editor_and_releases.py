@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from decodehub.files import sha256_bytes
+from decodehub.core.files import sha256_bytes
+from decodehub.core.jobs import JobFailed
 from decodehub.hub_datasets.eeg_editbench import editor, editor_fill, editor_pixels, rehearsal, sample
 from decodehub.hub_datasets.eeg_editbench.manifest import MANIFEST, EditRow, Release, read_release, release_fingerprint
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
-from decodehub.jobs import JobFailed
 
 _OTHER_PROCESS = """
 import sys

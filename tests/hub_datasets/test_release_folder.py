@@ -20,7 +20,7 @@ from datasets import ClassLabel, Image, List, Value, load_dataset
 from PIL import Image as Pillow
 
 import decodehub  # noqa: F401  (registers the bare name)
-from decodehub.files import home, sha256_bytes
+from decodehub.core.files import home, sha256_bytes
 from decodehub.hub_datasets.eeg_editbench.builder import EEGEditBench, resolve_folder
 from decodehub.hub_datasets.eeg_editbench.manifest import MANIFEST, ManifestError, read_release, release_fingerprint
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decodehub.loaders.ieeg.readers import lip_of_acpc, lip_of_mni, open_recording
+from decodehub.loaders.ieeg.reader_tools import lip_of_acpc, lip_of_mni
+from decodehub.loaders.ieeg.readers import open_recording
 
 h5py = pytest.importorskip("h5py")
 ANNEX = "../../.git/annex/objects/aa/bb/SHA256E-s123456789--0123456789abcdef.h5/SHA256E-s123456789--0123456789abcdef.h5\n"

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from skimage import data as pictures
 
-from decodehub.files import sha256_bytes
+from decodehub.core.files import sha256_bytes
 from decodehub.loaders import image_encoders
 from decodehub.loaders import image_feature_files as feature_files
 from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder, ImageEncoder, load_encoder

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from skimage import data as pictures
 
-from decodehub.files import sha256_bytes, sha256_json
+from decodehub.core.files import sha256_bytes, sha256_json
 from decodehub.loaders import image_transforms as it
 from decodehub.loaders.image_encoders import ImageEncoder
 from decodehub.loaders.image_features import image_features
@@ -110,7 +110,7 @@ def test_same_bytes_in_another_process(photo: np.ndarray, tmp_path: Path) -> Non
     """Everything, random or not, with the hash seed and the process's own random state different."""
     np.save(tmp_path / "photo.npy", photo)
     code = (
-        "import sys, numpy as np; from decodehub.files import sha256_bytes; from decodehub.loaders import image_transforms as it\n"
+        "import sys, numpy as np; from decodehub.core.files import sha256_bytes; from decodehub.loaders import image_transforms as it\n"
         "np.random.seed(5); photo = np.load(sys.argv[1])\n"
         "for t in (it.gaussian_noise(25.0, 3), it.random_resized_crop(3), it.fovea_blur(51, 3.0), it.mosaic(5), it.low_resolution(0.1)):\n"
         "    sys.stdout.write(sha256_bytes(t(photo).tobytes()) + '\\n')"

@@ -21,7 +21,7 @@ import pytest
 import webdataset
 from datasets import load_dataset
 
-from decodehub.files import sha256_file
+from decodehub.core.files import sha256_file
 from decodehub.loaders.shards import INDEX, read_index, write_shards
 from decodehub.loaders.things_eeg2 import CHANNELS, Epochs
 
@@ -246,7 +246,7 @@ class TestReading:
 
 
 def test_the_job_writes_shards_of_the_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from decodehub.scripts._things_shard import shard
+    from decodehub.hub_datasets.things_eeg2.shard import shard
 
     index = shard("sample", tmp_path, partitions=["train"], average=True, float16=True)
     assert index["groups"]["sub-01_train"]["samples"] == 40 and index["dtype"] == "float16"

@@ -25,7 +25,7 @@ from decodehub.loaders.things_eeg2.signal import axis_roles, spatial_roughness, 
 from decodehub.loaders.things_eeg2.simulate import ScheduleSettings, SignalSettings, evoked_model, make_schedule
 from decodehub.loaders.things_eeg2.simulate_files import write_raw_dicts
 from decodehub.loaders.things_eeg2.store import save_epochs
-from decodehub.scripts._things_validate import array_epochs, validate
+from decodehub.loaders.things_eeg2.validate import array_epochs, validate
 
 SNIPPET = "data/things_eeg2/eeg/sub01_test_posterior_mean_17reps_100hz_200x17x100.npy"
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from skimage import data as pictures
 
-from decodehub.files import sha256_json
+from decodehub.core.files import sha256_json
 from decodehub.loaders import image_transforms as it
 from decodehub.loaders import synclr_encoder
 from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder, ImageEncoder, load_encoder

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from decodehub.core.records import ModelInfo, RecordError, read_record
 from decodehub.metrics.bcs import protocol
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
 from decodehub.metrics.bcs.scoring import (
@@ -25,7 +26,6 @@ from decodehub.metrics.bcs.scoring import (
     regimes,
     t_scores,
 )
-from decodehub.records import ModelInfo, RecordError, read_record
 
 NO_BOOTSTRAP = Settings(n_bootstrap=0)
 
@@ -211,7 +211,7 @@ def record_in(folder: Path, table: Pairs, **options: object):
 
 @pytest.mark.parametrize("targets", [True, False])
 def test_a_record_verifies_and_a_touched_one_does_not(tmp_path: Path, targets: bool) -> None:
-    from decodehub.scripts.verify import verify
+    from decodehub.hub.verify import verify
 
     record = record_in(tmp_path, pairs(targets=targets))
     assert verify(tmp_path) == (record, [])

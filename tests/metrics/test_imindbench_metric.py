@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 
+from decodehub.core.records import ModelInfo, RecordError, read_record
+from decodehub.hub.verify import verify
 from decodehub.metrics.imindbench import protocol
 from decodehub.metrics.imindbench.aggregate import make_table
 from decodehub.metrics.imindbench.compare import compare_units
 from decodehub.metrics.imindbench.grid import DATASETS, Grid, coverage_rule, make_grid
 from decodehub.metrics.imindbench.predictions import Predictions, concatenate, fold_rows, load, save, score_cells, skipped_fold
 from decodehub.metrics.imindbench.scoring import batched_accuracy, batched_auc
-from decodehub.records import ModelInfo, RecordError, read_record
-from decodehub.scripts.verify import verify
 
 SETTINGS = {"track": "Multi-STFT"}
 

@@ -17,6 +17,7 @@ from statsmodels.stats.inter_rater import aggregate_raters
 from statsmodels.stats.inter_rater import fleiss_kappa as statsmodels_fleiss
 
 import decodehub  # noqa: F401  (registers the bare name)
+from decodehub.core.records import ModelInfo, RecordError
 from decodehub.hub_datasets.bcs_annotations.consensus import consensus_table
 from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionnaire
 from decodehub.metrics.vlm_agreement.agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
@@ -40,7 +41,6 @@ from decodehub.metrics.vlm_agreement.scoring import (
     tabulate,
     unanimity,
 )
-from decodehub.records import ModelInfo, RecordError
 
 ALL_FOUR = np.array(list(itertools.product(VALUES, repeat=4)))[:, :, None]  # every pattern of four annotators, as one question each
 
@@ -308,7 +308,7 @@ def test_the_sample_is_scored_as_computed_by_hand(sample_answers: AnswerTable) -
 
 
 def test_a_record_is_verified_and_a_changed_one_is_not(sample_answers: AnswerTable, tmp_path: Path) -> None:
-    from decodehub.scripts.verify import verify
+    from decodehub.hub.verify import verify
 
     record = make_record(tmp_path / "record", sample_answers, model=ModelInfo(id="rules"), settings=Settings(resamples=50))
     assert record.is_sample and verify(tmp_path / "record")[1] == []

@@ -13,13 +13,13 @@ from datasets import load_dataset
 from typer.testing import CliRunner
 
 import decodehub  # noqa: F401  (registers the bare name)
+from decodehub.construction.annotate import REMINDER, Request, Settings, annotate, ask, load_vlm, read_answers
+from decodehub.construction.vlm import model_revision
+from decodehub.core.jobs import JobFailed, raise_if_failed
 from decodehub.hub_datasets.bcs_annotations.own import add_annotations, pairs_from_folders
 from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionnaire
 from decodehub.hub_datasets.bcs_annotations.release import Release, ReleaseError, read_release
-from decodehub.jobs import JobFailed, raise_if_failed
 from decodehub.loaders.images import encode_png
-from decodehub.scripts._annotate import REMINDER, Request, Settings, annotate, ask, load_vlm, read_answers
-from decodehub.scripts._vlm import model_revision
 from decodehub.scripts.annotations import app
 
 KEYS = load_questionnaire().keys

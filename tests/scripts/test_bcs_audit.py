@@ -11,16 +11,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from decodehub.core.jobs import JobFailed
+from decodehub.core.records import ModelInfo
 from decodehub.hub_models.bcs.encoders import FrozenEncoder
 from decodehub.hub_models.bcs.images import source
-from decodehub.jobs import JobFailed
 from decodehub.loaders.degradations import LEVELS, degrade
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
 from decodehub.metrics.reconstruction_quality import measures
 from decodehub.metrics.reconstruction_quality.scoring import Settings
-from decodehub.records import ModelInfo
-from decodehub.scripts import _bcs_audit
-from decodehub.scripts._bcs_audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit, run_probe
+from decodehub.runs.bcs import audit as _bcs_audit
+from decodehub.runs.bcs.audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit, run_probe
 from decodehub.scripts.bcs import app
 
 CONCEPTS = 12

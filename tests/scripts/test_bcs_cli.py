@@ -15,14 +15,15 @@ from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner
 
+from decodehub.core.records import read_record
+from decodehub.hub.verify import verify
 from decodehub.hub_models.bcs import BCSModel
 from decodehub.hub_models.bcs.training import EnsembleTrainer
 from decodehub.loaders.images import encode_png
 from decodehub.metrics.bcs.annotations import Annotations
-from decodehub.records import read_record
-from decodehub.scripts import _bcs_scoring, _bcs_training
+from decodehub.runs.bcs import scoring as _bcs_scoring
+from decodehub.runs.bcs import training as _bcs_training
 from decodehub.scripts.bcs import app
-from decodehub.scripts.verify import verify
 
 N_CONCEPTS, PER_CONCEPT = 20, 6
 

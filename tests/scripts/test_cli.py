@@ -19,12 +19,12 @@ import pytest
 
 import decodehub
 from decodehub import cli
-from decodehub.files import sha256_bytes
+from decodehub.core.files import sha256_bytes
+from decodehub.core.records import read_record
 from decodehub.hub_datasets.eeg_editbench.manifest import read_release
 from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
 from decodehub.metrics.eeg_editbench.protocol import Predictions, load_predictions, score_runs
 from decodehub.metrics.eeg_editbench.similarity import cosine_scores
-from decodehub.records import read_record
 
 
 class Result(NamedTuple):

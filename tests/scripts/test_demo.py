@@ -10,6 +10,7 @@ import pytest
 
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.metrics.eeg_editbench.protocol import Predictions, ScoredRuns, score_runs
+from decodehub.runs.retrieval import stimuli
 from decodehub.scripts import demo
 
 CONCEPTS, EDITS, DIM = 40, 10, 24
@@ -80,22 +81,22 @@ def test_larger_changes_are_easier(planted: tuple, monkeypatch: pytest.MonkeyPat
 def test_training_crops_come_from_no_source_of_the_sample() -> None:
     from decodehub.hub_datasets.eeg_editbench.sample import CONCEPTS as SAMPLE
 
-    photos = demo.training_photos()
+    photos = stimuli.training_photos()
     assert all(photo.is_file() for photo in photos)
     assert not {photo.name for photo in photos} & {concept.photo.name for concept in SAMPLE}
 
 
 def test_training_crops_are_the_same_every_time() -> None:
-    first, again = list(demo.training_crops(30)), list(demo.training_crops(30))
+    first, again = list(stimuli.training_crops(30)), list(stimuli.training_crops(30))
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
     assert {crop.shape for crop in first} == {(224, 224, 3)} and first[0].dtype == np.uint8
-    assert not np.array_equal(first[0], next(demo.training_crops(1, seed=9)))
+    assert not np.array_equal(first[0], next(stimuli.training_crops(1, seed=9)))
 
 
 def test_the_demo_runs_and_its_record_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from decodehub.scripts.verify import verify
+    from decodehub.hub.verify import verify
 
     monkeypatch.setattr(demo, "SUBJECTS", (1, 2))
     monkeypatch.setattr(demo, "SEEDS", (0,))

@@ -1,0 +1,1 @@
+"""Building edits and collecting judgements, by models and by people."""

@@ -1,0 +1,1 @@
+"""What is sent to the Hub and what is checked there."""

@@ -1,0 +1,1 @@
+"""The three boards: rows from records, comparison, pages."""

@@ -1,0 +1,1 @@
+"""Training, scoring and audit of the BCI-Coherence Score."""

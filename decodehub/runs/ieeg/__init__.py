@@ -1,0 +1,1 @@
+"""Training and sweeps of iEEG models."""

@@ -1,0 +1,1 @@
+"""Training and studies of EEG-to-image retrieval models."""

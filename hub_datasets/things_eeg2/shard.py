@@ -1,0 +1,64 @@
+"""Write prepared THINGS-EEG2 as webdataset shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decodehub.loaders.things_eeg2 import Epochs, Partition
+
+
+def shard(
+    prepared: Path | str,
+    folder: Path,
+    *,
+    subjects: Sequence[int] | None = None,
+    partitions: Sequence[Partition] = ("train", "test"),
+    max_bytes: int = 256 << 20,
+    float16: bool = False,
+    average: bool = False,
+) -> dict[str, Any]:
+    """Write shards and ``index.json`` to `folder` and print what is there; shards that are right already are left alone.
+
+    Args:
+        prepared: root that ``decodehub things prepare`` has written, or "sample" for the simulated sample.
+        folder: where the shards go.
+        subjects: numbers; all prepared ones by default.
+        partitions: which of "train" and "test".
+        max_bytes, float16, average: see `decodehub.loaders.shards.write_shards`.
+
+    Returns:
+        What ``index.json`` says.
+
+    Raises:
+        FileNotFoundError: nothing is prepared there. ValueError: see `write_shards`.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from decodehub.loaders.shards import write_shards
+    from decodehub.loaders.things_eeg2.store import load_epochs, read_info, subject_folder
+
+    from .builder import find_subjects, release_name, resolve_folder
+
+    root = resolve_folder(str(prepared))
+    chosen = find_subjects(root, "all") if subjects is None else [s for number in subjects for s in find_subjects(root, number)]
+    index: dict[str, Any] = {}
+    for subject in chosen:
+        info = read_info(subject_folder(root, subject))
+
+        def each(subject: int = subject, present: dict[str, Any] = info["partitions"]) -> Iterator[Epochs]:
+            for partition in partitions:
+                if partition in present:
+                    yield load_epochs(root, subject, partition)
+
+        index = write_shards(each(), folder, max_bytes=max_bytes, float16=float16, average=average, release=release_name(info))
+
+    table = Table("group", "samples", "shards", "MB", "release", box=None, header_style="bold")
+    for name, group in index["groups"].items():
+        size = sum(s["size"] for s in group["shards"]) / 1e6
+        table.add_row(name, f"{group['samples']:,}", str(len(group["shards"])), f"{size:,.1f}", group["release"])
+    Console().print(table)
+    return index
