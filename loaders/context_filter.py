@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy.signal import sosfilt
 
 from .waveform import highpass_sos, notch_sos
 
@@ -58,8 +59,6 @@ def context_filter(
     Returns:
         (k, C, n) float64, equal to ``filter_signal`` on every piece, cropped, but for rounding.
     """
-    from scipy.signal import sosfilt
-
     notch = notch_sos(notch_hz, notch_q, sfreq)
     highpass = highpass_sos(highpass_hz, highpass_order, sfreq)
     responses = _responses(notch_hz, notch_q, highpass_hz, highpass_order, sfreq, width, before, n)
@@ -115,8 +114,6 @@ def context_filter(
 
 
 def _run(sos: np.ndarray, x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.signal import sosfilt
-
     if not len(sos) or not x.shape[-1]:
         return x, state
     return sosfilt(sos, x, axis=-1, zi=state)

@@ -25,7 +25,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from decodehub.core.files import atomic_path, canonical_json, read_data, sha256_bytes, sha256_json
-from decodehub.loaders.image_encoders import ImageEncoder
+
+from .frozen_encoder import ImageEncoder
 
 FORMAT = "decodehub-image-features"
 FORMAT_VERSION = 1

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from accelerate.utils import broadcast, broadcast_object_list, gather_object
 from PIL import Image, ImageOps
 from tqdm.auto import tqdm
 
 from decodehub.core.files import read_data, sha256_bytes, sha256_json
-from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder, ImageEncoder, load_encoder
-from decodehub.loaders.image_feature_files import (
+
+from .frozen_encoder import EncoderUnavailableError, FrozenEncoder, ImageEncoder
+from .image_encoders import load_encoder
+from .image_feature_files import (
     SHARD_ROWS,
     FeatureFile,
     read_cache,
@@ -33,7 +36,7 @@ from decodehub.loaders.image_feature_files import (
     write_features,
     write_shard,
 )
-from decodehub.loaders.images import MAX_BYTES, MAX_PIXELS, decode_image
+from .images import MAX_BYTES, MAX_PIXELS, decode_image
 
 __all__ = [
     "EncoderUnavailableError",
@@ -255,8 +258,6 @@ class _Team:
         """Run `work` everywhere; where one process fails all raise, so that none waits for it until the timeout."""
         if self.size == 1:
             return work()
-        from accelerate.utils import gather_object
-
         error, result = None, None
         try:
             result = work()
@@ -273,8 +274,6 @@ class _Team:
         """Refuse processes that were given different work."""
         if self.size == 1:
             return
-        from accelerate.utils import gather_object
-
         if len(set(gather_object([value]))) > 1:
             raise RuntimeError(f"processes were given different {what}: call image_features with the same ones everywhere")
 
@@ -283,7 +282,6 @@ class _Team:
         if self.size == 1:
             return read()
         import torch
-        from accelerate.utils import broadcast, broadcast_object_list
 
         rows = self.all_or_none(lambda: read() if self.is_main else {})
         names = broadcast_object_list([list(rows)])[0]

@@ -25,7 +25,8 @@ from PIL import Image
 from torch import Tensor
 
 from decodehub.core.files import sha256_json
-from decodehub.loaders.image_encoders import MAX_ASPECT, ImageEncoder
+
+from .frozen_encoder import MAX_ASPECT, ImageEncoder
 
 # Part of every fingerprint: a change of what any transform computes must raise it.
 VERSION = 1

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from decodehub.core.files import atomic_path, sha256_json, write_json
-from decodehub.loaders.image_encoders import ImageEncoder
-from decodehub.loaders.image_features import ImageLike, image_features, image_hashes
+
+from .frozen_encoder import ImageEncoder
+from .image_features import ImageLike, image_features, image_hashes
 
 FORMAT = "decodehub-pair-features-1"
 BLOCK = 512  # pairs put together at once: 19 MB of 9,219 float32

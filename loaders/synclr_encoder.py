@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from decodehub.core.files import home
-from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder
+
+from .frozen_encoder import EncoderUnavailableError, FrozenEncoder
 
 SOURCE = "https://github.com/google-research/syn-rep-learn/tree/main/SynCLR"
 # File name and the arguments of timm's VisionTransformer.
@@ -74,8 +76,6 @@ def load_synclr(id: str, model: str, file: str, device: torch.device) -> FrozenE
 def _read_weights(path: Path) -> dict[str, Any]:
     """The state dict of the network, without the prefixes of the training code; nothing but plain values is unpickled."""
     if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
         stored: dict[str, Any] = load_file(path)
     else:
         # The file may hold the training arguments too: a Namespace is plain values.

@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from decodehub.core.files import sha256_bytes, sha256_json
-from decodehub.loaders.image_encoders import EncoderUnavailableError, hash_state_dict, open_clip_licence, open_clip_network
-from decodehub.loaders.image_feature_files import read_cache, refuse_nonfinite, shard_folder, write_shard
+
+from .frozen_encoder import EncoderUnavailableError, hash_state_dict
+from .image_encoders import open_clip_licence, open_clip_network
+from .image_feature_files import read_cache, refuse_nonfinite, shard_folder, write_shard
 
 TEXT_BATCH = 64
 

@@ -20,8 +20,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from decodehub.core.files import sha256_json
-from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder
-from decodehub.loaders.image_transforms import PixelTransform, check_seed, content_generator, shorter_side
+
+from .frozen_encoder import EncoderUnavailableError, FrozenEncoder
+from .image_transforms import PixelTransform, check_seed, content_generator, shorter_side
 
 SDXL_VAE = "vae:stabilityai/sdxl-vae"
 LATENT_SIZE = 128

@@ -33,9 +33,11 @@ from typing import Any
 import numpy as np
 
 from decodehub.core.files import sha256_json
-from decodehub.loaders.image_encoders import EncoderUnavailableError, ImageEncoder, load_encoder
-from decodehub.loaders.image_features import ImageLike, image_features
-from decodehub.loaders.image_transforms import (
+
+from .frozen_encoder import EncoderUnavailableError, ImageEncoder
+from .image_encoders import load_encoder
+from .image_features import ImageLike, image_features
+from .image_transforms import (
     FOVEA_LEVELS,
     PixelTransform,
     TransformedEncoder,
@@ -50,8 +52,8 @@ from decodehub.loaders.image_transforms import (
     shorter_side,
     stretch,
 )
-from decodehub.loaders.text_encoders import TextEncoder, load_text_encoder, text_features
-from decodehub.loaders.vae_encoder import LATENT_SIZE, SDXL_VAE, LatentEncoder, load_latent_encoder
+from .text_encoders import TextEncoder, load_text_encoder, text_features
+from .vae_encoder import LATENT_SIZE, SDXL_VAE, LatentEncoder, load_latent_encoder
 
 VERSION = 1
 PUBLISHED = "published"

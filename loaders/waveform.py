@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy.signal import butter, iirnotch, resample_poly, sosfilt, sosfiltfilt
 
 from .ieeg.recording import split_electrode
 
@@ -24,8 +26,6 @@ def notch_sos(frequencies: tuple[float, ...], q: float, sfreq: float) -> np.ndar
 
     A cascade of sections is the same filter as one `scipy.signal.iirnotch` after the other.
     """
-    from scipy.signal import iirnotch
-
     sections = [np.concatenate(iirnotch(f, q, sfreq)) for f in frequencies if f < sfreq / 2]
     return np.array(sections).reshape(-1, 6)
 
@@ -33,8 +33,6 @@ def notch_sos(frequencies: tuple[float, ...], q: float, sfreq: float) -> np.ndar
 @lru_cache(maxsize=32)
 def highpass_sos(frequency: float, order: int, sfreq: float) -> np.ndarray:
     """(n, 6) second-order sections of a Butterworth high-pass."""
-    from scipy.signal import butter
-
     return butter(order, frequency, "highpass", fs=sfreq, output="sos")
 
 
@@ -61,8 +59,6 @@ def filter_signal(
 
     Source: iMINDBench time_domain_filter (``iirnotch``, ``lfilter``; ``sosfiltfilt``).
     """
-    from scipy.signal import sosfilt, sosfiltfilt
-
     y = np.asarray(x, dtype=np.float64)
     if len(notch := notch_sos(tuple(float(f) for f in notch_hz), float(notch_q), float(sfreq))):
         y = sosfilt(notch, y, axis=-1) if notch_phase == "causal" else sosfiltfilt(notch, y, axis=-1)
@@ -132,10 +128,6 @@ def resample(x: np.ndarray, sfreq: float, target: float) -> np.ndarray:
     Raises:
         ValueError: the ratio is not one of whole numbers below 10,000.
     """
-    from fractions import Fraction
-
-    from scipy.signal import resample_poly
-
     ratio = Fraction(float(target) / float(sfreq)).limit_denominator(10_000)
     if abs(float(ratio) * sfreq - target) > 1e-6 * target:
         raise ValueError(f"{sfreq:g} Hz cannot be resampled to {target:g} Hz by a ratio of small whole numbers")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 
 from decodehub.hub_datasets.eeg_editbench.construction import Answer, Message
@@ -108,8 +109,6 @@ def load_editor(settings: EditorSettings, device: str) -> Edit:
         ImportError, ValueError: see `pipeline_class` and `call_options`.
     """
     cls = pipeline_class(settings.pipeline)
-    import torch
-
     options = call_options(cls, settings)
     at = {} if Path(settings.model).is_dir() else {"revision": settings.revision}
     with warnings.catch_warnings():

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from decodehub.metrics.vlm_agreement.bootstrap import bootstrap_ci, unit_totals
+from decodehub.metrics.vlm_agreement.scoring import cohen_kappa, tabulate
+
 from .stages import Candidate
 
 CRITERIA = ("fulfilled", "preserved", "coherent")
@@ -169,9 +172,6 @@ def agreement(decided: Decided, clusters: Mapping[str, str], *, resamples: int =
     Returns:
         For each two people who share edits, the decision first.
     """
-    from decodehub.metrics.vlm_agreement.bootstrap import bootstrap_ci, unit_totals
-    from decodehub.metrics.vlm_agreement.scoring import cohen_kappa, tabulate
-
     pairs: dict[tuple[str, str], list[tuple[Judgement, Judgement]]] = {}
     for first, second, *_ in decided.judgements.values():
         a, b = sorted((first, second), key=lambda j: j.reviewer)

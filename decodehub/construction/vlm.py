@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
 from decodehub.core.files import sha256_file, sha256_json
 
 Chat = list[dict[str, Any]]  # messages of transformers: "role", and "content" as a list of parts
@@ -41,9 +44,6 @@ def load_chats(model: str, revision: str, dtype: str, max_new_tokens: int, devic
         max_new_tokens: longest reply.
         device: such as "cuda" or "cpu", or "auto" to spread one model over all devices.
     """
-    import torch
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
     options: Mapping[str, Any] = {} if Path(model).is_dir() else {"revision": revision}
     processor = AutoProcessor.from_pretrained(model, trust_remote_code=False, **options)
     tokenizer = getattr(processor, "tokenizer", processor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import tempfile
@@ -18,6 +19,18 @@ _LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 def home() -> Path:
     """Folder for what decodehub makes or caches: ``$DECODEHUB_HOME``, else ``~/.cache/decodehub``."""
     return Path(os.environ.get("DECODEHUB_HOME") or Path.home() / ".cache" / "decodehub").expanduser().absolute()
+
+
+def package_folder(name: str) -> Path:
+    """The folder of an installed package, which is not imported.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"package {name} is not installed", name=name)
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def canonical_json(value: Any, *, indent: int | None = None) -> str:

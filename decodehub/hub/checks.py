@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from decodehub.core.provenance import TOKEN, secrets
 
 from .client import local_files
@@ -115,14 +118,10 @@ def refuse(faults: list[str], what: str) -> None:
 
 def has_images(parquet: Path) -> bool:
     """Whether a table has a column of images."""
-    import pyarrow.parquet as pq
-
     return bool(_image_columns(pq.read_schema(parquet)))
 
 
 def _image_columns(schema: Any) -> list[str]:
-    import pyarrow as pa
-
     return [f.name for f in schema if pa.types.is_struct(f.type) and {"bytes", "path"} <= {inner.name for inner in f.type}]
 
 
@@ -154,9 +153,6 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
             size = int.from_bytes(f.read(8), "little")
             yield "the header", f.read(min(size, 100_000_000))
     elif path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         file = pq.ParquetFile(path)
         yield "the metadata", repr(file.schema_arrow.metadata).encode()
         names = [field.name for field in file.schema_arrow if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
@@ -171,8 +167,6 @@ def _texts(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def _photographs(path: Path) -> Iterator[str]:
     """Images of a table whose kept path is that of a THINGS photograph."""
-    import pyarrow.parquet as pq
-
     file = pq.ParquetFile(path)
     for column in _image_columns(file.schema_arrow):
         for batch in file.iter_batches(columns=[f"{column}.path"]):

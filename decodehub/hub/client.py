@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_session
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
 from decodehub.core.files import sha256_file
 from decodehub.core.provenance import redact
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 Kind = Literal["model", "dataset", "space"]
 Result = TypeVar("Result")
@@ -100,8 +100,6 @@ class NotOnHub(HubError):
 
 def hub_api() -> HfApi:
     """The client of the Hub (``$HF_ENDPOINT``), with the token that ``hf auth login`` stored or ``$HF_TOKEN``."""
-    from huggingface_hub import HfApi, constants
-
     return HfApi(endpoint=constants.ENDPOINT)
 
 
@@ -136,8 +134,6 @@ def make_plan(
     """
 
     def look() -> Plan:
-        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
         files = local_files(folder)
         head, there, pull = None, None, None
         try:
@@ -246,8 +242,6 @@ def ask(call: Callable[[], Result], repo: Repo) -> Result:
 
 def _limit_time() -> None:
     """Have every request of the client end; it sets no limit itself, or expressly none."""
-    from huggingface_hub import get_session
-
     session = get_session()
     hooks = session.event_hooks
     if _bounded not in hooks["request"]:
@@ -260,8 +254,6 @@ def _bounded(request: Any) -> None:
 
 
 def _commit(api: HfApi, plan: Plan) -> Plan:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
     repo, head = plan.repo, plan.head
     _limit_time()
     if not plan.exists:

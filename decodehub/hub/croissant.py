@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 CROISSANT = "croissant.json"
 _TYPES = {"string": "sc:Text", "large_string": "sc:Text", "bool": "sc:Boolean", "double": "sc:Float", "float": "sc:Float"}
 _CONTEXT = {
@@ -109,8 +112,6 @@ def check_croissant(path: Path) -> None:
 
 
 def _record_set(folder: Path, config: str, split: str, shard: str, part: int | None, rows: int) -> dict[str, Any]:
-    import pyarrow.parquet as pq
-
     schema = pq.read_schema(folder / shard)
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     name = f"{config}/{split}" + ("" if part is None else f"/{part:05d}")
@@ -120,8 +121,6 @@ def _record_set(folder: Path, config: str, split: str, shard: str, part: int | N
 
 
 def _field(records: str, shard: str, column: Any, feature: Any) -> dict[str, Any]:
-    import pyarrow as pa
-
     kind, source = column.type, {"fileObject": {"@id": shard}, "extract": {"column": column.name}}
     found: dict[str, Any] = {"@type": "cr:Field", "@id": f"{records}/{column.name}", "name": column.name, "source": source}
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or isinstance(kind, pa.ExtensionType):

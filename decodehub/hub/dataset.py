@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import DatasetCard
 
 from decodehub.core.entry import Entry
 from decodehub.core.files import write_bytes, write_json
@@ -89,8 +90,6 @@ def _same_file(source: Path, target: Path) -> None:
 
 def _card(entry: Entry, source: Path, target: Path, release: dict[str, Any], repo: Repo) -> str:
     """Write the card with the licence of this release; returns the licence."""
-    from huggingface_hub import DatasetCard
-
     card = DatasetCard(source.read_text(encoding="utf-8"))
     data: Any = card.data
     statements = {name: config["license"] or "" for name, config in release["configs"].items() if name != "sample"}

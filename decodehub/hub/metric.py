@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from decodehub import __version__
 from decodehub.core.entry import Entry
 from decodehub.core.files import write_bytes
@@ -242,8 +244,6 @@ def read_card(path: Path) -> tuple[dict[str, Any], str]:
     Raises:
         ValueError: it does not begin with YAML.
     """
-    import yaml
-
     parts = path.read_text(encoding="utf-8").split("---\n", 2)
     if len(parts) != 3 or parts[0] or not isinstance(data := yaml.safe_load(parts[1]), dict):
         raise ValueError(f"{path} must begin with YAML between two lines of ---")
@@ -251,8 +251,6 @@ def read_card(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _card(entry: Entry, repo: Repo, sources: Mapping[str, str], flat: Mapping[str, str]) -> str:
-    import yaml
-
     data, body = read_card(entry.folder / "README.md")
     data |= {"sdk": "gradio", "app_file": "app.py", "pinned": False, "title": data.get("title", entry.name)}
     data["tags"] = list(dict.fromkeys(["evaluate", "metric", *data.get("tags", []), "decodehub"]))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import AutoModel, AutoProcessor
 
 from decodehub.core.entry import Entry, names
 from decodehub.core.files import read_data, write_bytes
@@ -20,6 +21,7 @@ from .client import Repo
 from .metric import read_card
 from .results import index_entry, keep_results
 from .tasks import dataset_of
+from .verify import verify
 
 CONFIG, FOLDER = "config.json", "model"
 OWNED = ("*.safetensors", "*.safetensors.index.json", "*.py")
@@ -48,8 +50,6 @@ def stage_model(source: Path, folder: Path, repo: Repo, card: str | None) -> lis
     Raises:
         ValueError: no model of ours, or a record that does not give its own numbers.
     """
-    from transformers import AutoModel, AutoProcessor
-
     weights = find_model(source)
     if faults := check_files(weights):
         return faults
@@ -85,8 +85,6 @@ def _entry(weights: Path) -> Entry:
 
 
 def _record(source: Path) -> ResultRecord | None:
-    from .verify import verify
-
     if not (source / RECORD).is_file():
         return None
     record, differences = verify(source)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
 from decodehub.core.entry import find
 from decodehub.core.files import inside, sha256_file, write_bytes
@@ -83,8 +84,6 @@ def stage_numbers(record: ResultRecord, folder: Path, model: Repo, card: str | N
 
 def hub_entries(record: ResultRecord, url: str, org: str) -> list[dict[str, Any]]:
     """One entry a headline number, as the Hub reads them; none for a sample, whose scores say nothing about the benchmark."""
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
     if record.is_sample:
         return []
     dataset = f"{org}/{dataset_of(record.benchmark.id.replace('-', '_'))}"

@@ -14,6 +14,8 @@ from decodehub.core.records import RECORD, ResultRecord
 from decodehub.core.repos import RELEASE, read_release_file
 
 from .client import HubError, Kind, NotOnHub, Repo, ask, hub_api, remote_files
+from .results import number_name, split_card
+from .tasks import headline_metrics
 from .verify import Finding, check_record, compare_release, equal_numbers, record_folders
 
 if TYPE_CHECKING:
@@ -138,8 +140,6 @@ def _entries(path: Path) -> Numbers:
 
 
 def _index_numbers(path: Path) -> Numbers:
-    from .results import split_card
-
     place = "README.md"
     try:
         front, _ = split_card(path.read_text(encoding="utf-8"), place)
@@ -185,8 +185,5 @@ def _check_numbers(api: HfApi, place: str, url: str, numbers: dict[str, Any]) ->
 
 def stated_numbers(record: ResultRecord) -> dict[str, float]:
     """Numbers of a record under the names that a model's repository gives them: task ids, and names of the card."""
-    from .results import number_name
-    from .tasks import headline_metrics
-
     found = {number_name(metric): metric.value for metric in record.metrics if metric.value is not None}
     return found | {task: metric.value for task, metric in headline_metrics(record).items() if metric.value is not None}

@@ -8,6 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 from decodehub.core.records import Metric
+from decodehub.hub_datasets.imindbench.vocabulary import tasks
+from decodehub.metrics.bcs.scoring import QUESTIONS
 
 from .checks import Check, Checks
 from .data import Entry
@@ -228,8 +230,6 @@ def _by_dataset(name: str, fixed: Sequence[tuple[str, str]]) -> list[Column]:
 
 @cache
 def imind_tasks() -> tuple[tuple[str, str, str], ...]:
-    from decodehub.hub_datasets.imindbench.vocabulary import tasks
-
     return tuple((t.id, t.title, t.domain) for t in tasks())
 
 
@@ -269,8 +269,6 @@ def bcs_columns(choices: Choices) -> list[Column]:
         return [Column(t, n) for t, n in BCS_TABLE6]
     if choices.get("questions", "summary") == "summary":
         return [Column("T-PAS", "t_pas"), Column("T-SAS", "t_sas"), *(Column(t, "regime_share", (("regime", r),)) for t, r in BCS_REGIMES)]
-    from decodehub.metrics.bcs.scoring import QUESTIONS
-
     return [Column(q.replace("_", " "), "question_mean", (("question", q),)) for q in QUESTIONS]
 
 

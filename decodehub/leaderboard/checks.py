@@ -12,9 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.core.files import home, inside, read_data, sha256_bytes, sha256_json, write_json
+from decodehub.core.code import code_hash
+from decodehub.core.files import home, inside, read_data, sha256_json, write_json
 from decodehub.core.records import check_files
 from decodehub.hub.verify import compare
+from decodehub.metrics.bcs.scoring import t_scores
+from decodehub.metrics.imindbench.aggregate import unit_scores
+from decodehub.metrics.imindbench.compare import compare_units
 
 from .data import Entry
 
@@ -109,9 +113,6 @@ def _editbench(scored: Any) -> Check:
 
 
 def _imindbench(scored: Any) -> Check:
-    from decodehub.metrics.imindbench.aggregate import unit_scores
-    from decodehub.metrics.imindbench.compare import compare_units
-
     cells, grid = scored.cells, scored.grid
     by_unit = {name: unit_scores(cells, scores) for name, scores in (("roc_auc", cells.auc), ("accuracy", cells.accuracy))}
     names = tuple(by_unit["roc_auc"])
@@ -135,8 +136,6 @@ def _imindbench(scored: Any) -> Check:
 
 
 def _bcs(scored: Any) -> Check:
-    from decodehub.metrics.bcs.scoring import t_scores
-
     pairs, scores = scored.pairs, scored.scores
     concepts, index = np.unique(np.asarray(pairs.concepts, dtype=str), return_inverse=True)
     methods = np.array([row["method"] or "" for row in pairs.rows])
@@ -190,11 +189,7 @@ def _key(entry: Entry) -> str:
 @cache
 def _code(benchmark: str) -> str:
     """Hash of the code that scores a benchmark, so that a change of it is a new check."""
-    from decodehub import metrics
-
-    folder = Path(next(iter(metrics.__path__))) / BENCHMARKS[benchmark]
-    files = [*sorted(folder.glob("*.py")), Path(__file__), Path(__file__).with_name("verify.py")]
-    return sha256_bytes(b"\0".join(file.read_bytes() for file in files))
+    return code_hash(f"decodehub.metrics.{BENCHMARKS[benchmark]}.protocol", "decodehub.leaderboard.checks")
 
 
 def _plain(error: Exception, entry: Entry) -> str:

@@ -6,6 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from decodehub.metrics.eeg_editbench.aggregate import subject_ci
+from decodehub.metrics.imindbench.compare import compare_units
+from decodehub.metrics.imindbench.grid import SHORT_NAMES
+from decodehub.metrics.imindbench.protocol import load_table
+
 from .boards import RECOMPUTED, Choices, Column, Placed, Table
 
 EXACT_UP_TO = 16  # units: 65,536 sign patterns
@@ -103,8 +108,6 @@ def least_p(n: int) -> float:
 
 
 def _paired(column: Column, differences: np.ndarray, first: Placed) -> Paired:
-    from decodehub.metrics.eeg_editbench.aggregate import subject_ci
-
     metric = first.row.metric(column)
     better = True if metric is None or metric.higher_is_better is None else metric.higher_is_better
     ends, _ = subject_ci(differences[:, None])
@@ -136,10 +139,6 @@ def _values(p: Placed, column: Column, names: list[str]) -> np.ndarray | None:
 
 
 def _compare_imind(table: Table, first: Placed, second: Placed, choices: Choices) -> Comparison:
-    from decodehub.metrics.imindbench.compare import compare_units
-    from decodehub.metrics.imindbench.grid import SHORT_NAMES
-    from decodehub.metrics.imindbench.protocol import load_table
-
     assert first.row.entry is not None
     grid = load_table(first.row.entry.folder, first.row.entry.record)
     name, subset = choices.get("score", "roc_auc"), choices.get("subset", "main")

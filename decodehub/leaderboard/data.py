@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from decodehub.core.files import home, inside, read_data, write_json
 from decodehub.core.records import RECORD, Metric, RecordError, ResultRecord, read_record
+from decodehub.hub.client import HubError, Repo, ask, hub_api, remote_files
 
 MAX_RECORD_BYTES = 20_000_000
 MAX_DEPTH = 16  # folders within folders
@@ -114,8 +115,6 @@ def read_hub(repo: str, revision: str | None = None) -> Loaded:
         ValueError: `repo` is no ``ORG/NAME``.
         HubError: it is not there, or cannot be reached and there is no copy.
     """
-    from decodehub.hub.client import HubError, Repo, ask, hub_api, remote_files
-
     base = home() / "leaderboard" / "hub" / repo_name(repo).replace("/", "--")
     folder, listing = base / "files", base / "listing.json"  # real files: those of the Hub cache are links that lead out of the folder
     api, where, note = hub_api(), Repo("dataset", repo), ""

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from decodehub import metrics
+from decodehub.metrics.imindbench.grid import DATASETS, SHORT_NAMES
+from decodehub.metrics.imindbench.protocol import load_table
+
 from .boards import BCS_REGIMES, BCS_TABLE6, FAMILIES, SUBTYPES, Choices, Column, Placed, Table, bcs_columns, imind_tasks
 from .checks import BENCHMARKS, label
 from .data import Entry, Loaded, Slice
@@ -55,8 +59,6 @@ def commands(loaded: Loaded, placed: Placed) -> str:
 
 def citation(board: str, entry: Entry | None) -> str:
     """BibTeX of the benchmark, from its card, and of the record."""
-    from decodehub import metrics
-
     card = Path(next(iter(metrics.__path__))) / BENCHMARKS[board] / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     found = re.findall(r"```bibtex\n(.*?)```", text, re.DOTALL)
@@ -124,8 +126,6 @@ def _per_subject(placed: Placed, columns: list[Column]) -> str:
 
 def _imind(placed: Placed, choices: Choices) -> str:
     name, subset = choices.get("score", "roc_auc"), choices.get("subset", "main")
-    from decodehub.metrics.imindbench.grid import DATASETS, SHORT_NAMES
-
     fixed: Slice = (("subset", subset),)
     parts = [dot_plot(f"By data set, {subset}", _dots(placed, [Column("Overall", name, fixed), *(Column(SHORT_NAMES[d], name, (*fixed, ("dataset", d))) for d in DATASETS)]), "Bar: 95 % interval over people. Dashed line: chance.")]  # fmt: skip
     check = placed.check
@@ -156,8 +156,6 @@ def _units_of(placed: Placed, subset: str) -> set[str]:
     """Ids of the units of a subset, from the table beside a checked record."""
     if placed.row.entry is None or placed.check is None or not placed.check.ok:
         return set()
-    from decodehub.metrics.imindbench.protocol import load_table
-
     return {u.id for u in load_table(placed.row.entry.folder, placed.row.entry.record).chosen(subset)}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from decodehub import metrics
 from decodehub.core.records import Metric
 
 from .checks import BENCHMARKS
@@ -71,8 +72,6 @@ def _lines(board: str) -> list[Mapping[str, str]]:
     if board != "eeg-editbench":
         with PUBLISHED.open(newline="", encoding="utf-8") as f:
             return [line for line in csv.DictReader(f) if line["board"] == board]
-    from decodehub import metrics
-
     with (Path(next(iter(metrics.__path__))) / BENCHMARKS[board] / "published.csv").open(newline="", encoding="utf-8") as f:
         lines = sorted(csv.DictReader(f), key=lambda line: line["table"] not in ("1", "2"))  # tables 1 and 2 first
     fixed = {"track": "", "split": "", "n": EDITBENCH_SUBJECTS, "pretrained_on": "", "note": "", "source": EDITBENCH_SOURCE}

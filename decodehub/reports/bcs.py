@@ -16,7 +16,7 @@ from PIL import Image
 from decodehub.core.files import atomic_path, write_bytes
 from decodehub.core.records import Metric, ResultRecord
 from decodehub.loaders.images import encode_png, read_image
-from decodehub.metrics.bcs.scoring import MEASURES, QUESTIONS, REGIMES, calibration, regimes, t_scores
+from decodehub.metrics.bcs.scoring import MEASURES, QUESTIONS, REGIMES, calibration, pearson, regimes, t_scores
 
 from .pages import ACCENT, INK, SECOND, esc, gallery, page, plain_axes, provenance, svg, table, warning
 
@@ -130,8 +130,6 @@ def write_scores_page(path: Path, record: ResultRecord, question_scores: np.ndar
 
 
 def _question_row(target: np.ndarray, known: np.ndarray, prediction: np.ndarray) -> tuple[float, float, float, float]:
-    from decodehub.metrics.bcs.scoring import pearson
-
     t, p = target[known], prediction[known].astype(np.float64)
     return (float(np.abs(t - p).mean()), pearson(p, t), float(t.mean()), float(p.mean())) if len(t) else (np.nan,) * 4
 

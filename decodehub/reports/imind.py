@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.markup import escape
+from rich.table import Table
 
 from decodehub.metrics.imindbench.grid import DATASETS, SHORT_NAMES
 
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 
 def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: str = "roc_auc") -> Any:
     """Rows of (model, track, scored run) as a rich table, best Overall first; a run without this subset is left out."""
-    from rich.markup import escape
-    from rich.table import Table
-
     release = rows[0][2].grid.release
     title = f"iMINDBench {release}, {subset} units, {'ROC-AUC' if metric == 'roc_auc' else 'accuracy'} ± SEM"
     table = Table(title=title, title_justify="left", box=None, header_style="bold", padding=(0, 1, 0, 0))
@@ -48,8 +47,6 @@ def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: st
 
 def task_table(scored: Scored, subset: str, metric: str = "roc_auc") -> Any:
     """AUC by task and data set of one run."""
-    from rich.table import Table
-
     table = Table(title=f"by task, {subset} units", title_justify="left", box=None, header_style="bold")
     table.add_column("task")
     for name in ("mean", *(SHORT_NAMES[d] for d in DATASETS)):
@@ -67,9 +64,6 @@ def task_table(scored: Scored, subset: str, metric: str = "roc_auc") -> Any:
 
 def comparison_table(first: str, second: str, comparisons: Sequence[Comparison]) -> Any:
     """Paired differences as a rich table."""
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(title=f"{escape(first)} minus {escape(second)}, ROC-AUC", title_justify="left")
     for column in ("", "difference", "95 % CI", "p", "better in", "test"):
         table.add_column(column, justify="left" if column in ("", "test") else "right")

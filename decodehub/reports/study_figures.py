@@ -11,7 +11,13 @@ import typer
 
 from decodehub.core.files import home, write_bytes
 from decodehub.core.records import ResultRecord
+from decodehub.loaders.frozen_encoder import EncoderUnavailableError
+from decodehub.loaders.image_encoders import load_encoder
+from decodehub.loaders.image_features import image_features
+from decodehub.loaders.images import decode_image
 
+from . import study_plots as _study_plots
+from . import study_plots as plots
 from .editbench import release_images
 from .study_figure_data import (
     Row,
@@ -70,8 +76,6 @@ def write_figures(
     Raises:
         ValueError: see `check_study`.
     """
-    from . import study_plots as _study_plots
-
     check_study(scored, records)
     note = " ".join(warnings(scored, records))
     written, captions = [], ["# Figures", ""]
@@ -96,8 +100,6 @@ def write_figures(
 
 
 def _items(scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord], data_dir: str | None) -> list[Item]:
-    from . import study_plots as plots
-
     plan = next(iter(scored.values())).plan
     b = plan.benchmark
     names = averaged_models(scored)
@@ -159,8 +161,6 @@ class _Images:
 
     def pair(self, edit_id: str) -> tuple[Any, Any, str]:
         """Source image, edited image, at most 256 pixels wide, and the instruction."""
-        from decodehub.loaders.images import decode_image
-
         assert self._edits is not None
         row = self._edits[self._row[edit_id]]
         pair = [decode_image(row[name]["bytes"], name=f"{name} of {edit_id}") for name in ("source_image", "edited_image")]
@@ -170,8 +170,6 @@ class _Images:
 
     def features(self, encoder: Any, edit_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """(E, D) features of the edits in the order of `edit_ids` and (Q, D) of the sources."""
-        from decodehub.loaders.image_features import image_features
-
         sources = self._load_sources()
         assert self._edits is not None and sources is not None
         order = [self._row[name] for name in edit_ids]
@@ -181,8 +179,6 @@ class _Images:
 
 def _reference(benchmark: Any, records: Mapping[str, ResultRecord], images: _Images) -> Reference:
     """Encode the release with the encoder of the visual distances, and check that it gives those distances."""
-    from decodehub.loaders.image_encoders import EncoderUnavailableError, load_encoder
-
     without = "drawn without the distance to other concepts: "
     encoders = {str(r.protocol.settings["distance_encoder"]) for r in records.values() if r.protocol.settings.get("distance_encoder")}
     if len(encoders) != 1:

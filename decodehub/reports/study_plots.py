@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.isotonic import isotonic_regression
 
 from .editbench import TITLES
 from .pages import INK
@@ -334,8 +335,6 @@ def _dumbbells(ax: Axes, rows: Sequence[Row], before: str, after: str, styles: M
 
 def _label_right(ax: Axes, points: Sequence[tuple[str, float, float, str]]) -> None:
     """Names at the right edge, each joined to its point by a thin line, moved as little as keeps them apart (least squares)."""
-    from sklearn.isotonic import isotonic_regression
-
     low, high = ax.get_ylim()
     height = ax.get_figure().get_figheight() * 72 * 0.65  # type: ignore[union-attr]  # about the height of the axes in points
     gap = 8.5 * (high - low) / height

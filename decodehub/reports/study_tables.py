@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.markup import escape
+from rich.table import Table
+
 from decodehub.core.files import write_bytes
 from decodehub.core.records import Metric, ResultRecord
 
@@ -17,8 +20,6 @@ from .pages import plural
 from .study_paper import Slice, blocks, caveats, check_study, display_name, paper_model, published, warnings
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
 
 
@@ -376,9 +377,6 @@ def _cut(table: Grid, width: int) -> list[Table]:
 
 
 def _rich_table(table: Grid, headings: Sequence[str], columns: Sequence[int], *, first: bool, last: bool) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
     shown = Table(title=escape(table.title + ("" if first else " (continued)")), title_justify="left", caption_justify="left")
     shown.caption = escape("\n".join(table.notes)) if last else None
     for j in columns:

@@ -33,6 +33,7 @@ from .release import (
     read_release,
     release_fingerprint,
 )
+from .sample import ensure_sample
 from .splits import SPLITS
 
 NAME = "bcs-annotations"
@@ -225,8 +226,6 @@ class BCSAnnotations(datasets.GeneratorBasedBuilder):
 
 def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "pairs") -> Path:
     """The release folder that a load reads; see `BCSAnnotations` for the order."""
-    from .sample import ensure_sample
-
     meaning = ", answered by a rule-based annotator; scores trained or measured on it mean nothing scientific"
     return data_folder(NAME, data_dir, config, ensure_sample, meaning)
 

@@ -16,18 +16,16 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from decodehub.core.code import code_hash
 from decodehub.core.files import home, sha256_json
-from decodehub.loaders import degradations as _degradations
-from decodehub.loaders import reconstruction_pairs as _pairs
 from decodehub.loaders.degradations import degrade
 from decodehub.loaders.images import read_image
 from decodehub.loaders.reconstruction_pairs import PairId, format_pair_id
 
 from ..eeg_editbench import sample as editbench
 from ..eeg_editbench.manifest import read_release as read_editbench
-from . import questionnaire as _questionnaire
-from . import release as _release
-from . import splits as _splits
+from ..eeg_editbench.sample_folder import MASKS, PACKAGES
+from ..eeg_editbench.sample_folder import ensure_sample as ensure_editbench
 from .questionnaire import load_questionnaire
 from .release import (
     HEADER,
@@ -47,17 +45,15 @@ from .splits import SEED, PairInfo, split_pairs
 RELEASE = "sample"
 SIZE = 224
 _RULES = Path(__file__).with_name("sample_rules.yaml")
-_FILES = (Path(__file__), _RULES, *(Path(str(module.__file__)) for module in (_degradations, _pairs, _questionnaire, _release, _splits)))
-CODE_HASH = hashlib.sha256(b"".join(path.read_bytes() for path in _FILES) + editbench.CODE_HASH.encode()).hexdigest()[:12]
+CODE_HASH = code_hash(__name__, packages=PACKAGES, data=(_RULES, MASKS)).removeprefix("sha256:")[:12]
 
 # Scenes and photographs that are concepts here besides the nine of the EEG-EditBench sample; licences as scikit-image states them.
 SCENES = ("brick_wall", "lawn", "gravel", "lake", "night_sky", "deep_space", "garden")
-_SKIMAGE = Path(editbench.skimage.__file__).parent / "data"
 PHOTOS = {
-    "retina": (_SKIMAGE / "retina.jpg", (100, 100, 1211)),
-    "clock": (_SKIMAGE / "clock_motion.png", (50, 0, 300)),
-    "cell": (_SKIMAGE / "cell.png", (75, 130, 400)),
-    "printed_text": (_SKIMAGE / "text.png", (20, 0, 172)),
+    "retina": (editbench.SKIMAGE / "retina.jpg", (100, 100, 1211)),
+    "clock": (editbench.SKIMAGE / "clock_motion.png", (50, 0, 300)),
+    "cell": (editbench.SKIMAGE / "cell.png", (75, 130, 400)),
+    "printed_text": (editbench.SKIMAGE / "text.png", (20, 0, 172)),
 }
 LICENSE = f"{editbench.LICENSE}; CC0 1.0 (retina: Mikael Haggstrom; cell); public domain (clock: Stefan van der Walt; text)"
 NOTES = (
@@ -91,7 +87,7 @@ def quality(steps: tuple[tuple[str, float], ...]) -> np.ndarray:
 
 def references() -> dict[str, np.ndarray]:
     """The reference images by concept, (224, 224, 3) uint8."""
-    base = read_editbench(editbench.ensure_sample())
+    base = read_editbench(ensure_editbench())
     found = {source.concept: np.asarray(read_image(base.folder / source.image)) for source in base.sources}
     found |= {f"scene_{name}": editbench.scene(name) for name in SCENES}
     return found | {name: editbench.crop_photo(path, *crop) for name, (path, crop) in PHOTOS.items()}
@@ -105,7 +101,7 @@ def reconstructions(images: dict[str, np.ndarray], partners: dict[str, list[str]
         partners: by concept, the concepts that may stand in its place: those of the same split, so that no image is in two splits.
     """
     rules = load_rules()
-    base = read_editbench(editbench.ensure_sample())
+    base = read_editbench(ensure_editbench())
     for concept, pixels in images.items():
         yield concept, Made((), pixels)
         for kind, parameters in rules["parameters"].items():

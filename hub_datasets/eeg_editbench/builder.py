@@ -16,6 +16,7 @@ from decodehub.core.files import sha256_bytes
 from decodehub.core.repos import data_folder
 
 from .manifest import EditRow, ManifestError, Release, SourceRow, read_release, read_release_image, release_fingerprint
+from .sample_folder import ensure_sample
 from .taxonomy import load_taxonomy
 
 NAME = "eeg-editbench"
@@ -138,8 +139,6 @@ class EEGEditBench(datasets.GeneratorBasedBuilder):
 
 def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "edits") -> Path:
     """The release folder that a load reads; see `EEGEditBench` for the order."""
-    from .sample import ensure_sample
-
     return data_folder(NAME, data_dir, config, ensure_sample, "; its scores say nothing about the benchmark")
 
 

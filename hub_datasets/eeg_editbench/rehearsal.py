@@ -10,24 +10,24 @@ the number of concepts.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 
+from decodehub.core.code import code_hash
 from decodehub.core.files import canonical_json, sha256_file, sha256_json, write_bytes
 from decodehub.core.jobs import raise_if_failed, run_job
 from decodehub.loaders.images import encode_png
 
 from . import editor, editor_pixels, sample
-from . import stamps as stamps_module
 from .editor_pixels import SIZE, CutOut, rng_for
 from .manifest import MANIFEST, EditRow, Release, ReleaseRow, SourceRow, write_manifest
 from .sample import Subject
+from .sample_folder import MASKS, PACKAGES
 from .stamps import Stamp, choose_concepts, find_stamps, read_stamp, resize
 from .taxonomy import load_taxonomy
 
@@ -259,17 +259,16 @@ def build_rehearsal(stamps: Path, folder: Path, *, n_concepts: int = N_CONCEPTS,
     return write_manifest(folder, header, sources, [_row(item) for item in items if item.family not in ("source", "null")])
 
 
-def _code_hash() -> str:
-    return sha256_json(
-        [sample.CODE_HASH, *(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in (__file__, stamps_module.__file__))]
-    )
+@cache
+def _rehearsal_code() -> str:
+    return code_hash(__name__, packages=PACKAGES, data=(MASKS,))
 
 
 def _settings_hash(items: list[EditItem]) -> str:
     """Hash of all that the images depend on: code and imaging packages, the plan, the bytes of the stamps."""
     stamps = {stamp.path: stamp for item in items for stamp in (item.stamp, item.target) if stamp is not None}
     plan = [[i.image, i.scene, i.family, i.subtype, i.value, i.stamp.kind, i.target.kind if i.target else None] for i in items]
-    return sha256_json([_code_hash(), plan, {stamp.kind: sha256_file(path) for path, stamp in stamps.items()}])
+    return sha256_json([_rehearsal_code(), plan, {stamp.kind: sha256_file(path) for path, stamp in stamps.items()}])
 
 
 def _row(item: EditItem) -> EditRow:
@@ -343,7 +342,7 @@ def build_training_images(
         items,
         lambda item: encode_png(_pixels(*item)),
         folder,
-        sha256_json([_code_hash(), plan]),
+        sha256_json([_rehearsal_code(), plan]),
         progress=progress,
         label="training images",
     )

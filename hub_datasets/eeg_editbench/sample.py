@@ -7,35 +7,27 @@ medium or far an identity target is was assigned by hand among these nine concep
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-import skimage
-import sklearn
 
-from decodehub.core.files import home, write_bytes
+from decodehub.core.files import package_folder, write_bytes
 from decodehub.loaders.images import encode_png, read_image
 
-from . import editor, editor_fill, editor_pixels
+from . import editor, editor_pixels
 from .editor_pixels import SIZE, CutOut
-from .manifest import MANIFEST, Category, EditRow, Release, ReleaseRow, SourceRow, read_release, write_manifest
+from .manifest import Category, EditRow, Release, ReleaseRow, SourceRow, read_release, write_manifest
 
 RELEASE = "sample"
-_SKIMAGE = Path(skimage.__file__).parent / "data"
-_SKLEARN = Path(sklearn.__file__).parent / "datasets" / "images"
 _MASKS = Path(__file__).with_name("sample_masks.json")
-_CODE = (*(Path(str(module.__file__)) for module in (editor, editor_fill, editor_pixels)), Path(__file__), _MASKS)
-_PACKAGES = ("numpy", "scipy", "opencv-python-headless", "pillow", "scikit-image", "scikit-learn")
-_VERSIONS = "/".join(version(package) for package in _PACKAGES)
-CODE_HASH = hashlib.sha256(b"".join(path.read_bytes() for path in _CODE) + _VERSIONS.encode()).hexdigest()[:12]
+SKIMAGE = package_folder("skimage") / "data"
+_SKLEARN = package_folder("sklearn") / "datasets" / "images"
 
 # As stated in skimage/data/_fetchers.py and sklearn/datasets/images/README.txt of the installed packages.
 _CC0 = "CC0 1.0, photograph by {}; carried by scikit-image"
@@ -69,23 +61,23 @@ class Concept(NamedTuple):
 
 
 CONCEPTS = (
-    Concept("cat", "cat", "animal", _SKIMAGE / "chelsea.png", (110, 0, 300), _CC0.format("Stefan van der Walt"),
+    Concept("cat", "cat", "animal", SKIMAGE / "chelsea.png", (110, 0, 300), _CC0.format("Stefan van der Walt"),
             {"near": ("photographer",), "medium": ("dahlia",), "far": ("coffee_cup",)},
             ("blue",), ("gold",), ("plaid",), ("bulged",), ("frosted", "wet"), ("night_sky",), stands=False, refine=False),
-    Concept("coffee_cup", "coffee cup with its saucer", "artifact", _SKIMAGE / "coffee.png", (60, 0, 400), _CC0.format("Rachel Michetti"),
+    Concept("coffee_cup", "coffee cup with its saucer", "artifact", SKIMAGE / "coffee.png", (60, 0, 400), _CC0.format("Rachel Michetti"),
             {"near": ("coin",), "medium": ("dahlia",), "far": ("cat", "pagoda")},
             ("blue",), ("marble",), ("polka_dots",), ("smaller",), ("cracked",), ("lawn",), stands=False),
-    Concept("rocket", "rocket", "vehicle", _SKIMAGE / "rocket.jpg", (181, 112, 300), _PUBLIC.format("SpaceX"),
+    Concept("rocket", "rocket", "vehicle", SKIMAGE / "rocket.jpg", (181, 112, 300), _PUBLIC.format("SpaceX"),
             {"near": ("space_shuttle",), "medium": ("pagoda",), "far": ("photographer",)},
             ("red", "blue"), ("gold",), ("checkerboard",), ("wider",), ("rusty",), ("lake",), refine=False),
-    Concept("space_shuttle", "space shuttle", "vehicle", _SKIMAGE / "astronaut.png", (300, 0, 212), _PUBLIC.format("NASA"),
+    Concept("space_shuttle", "space shuttle", "vehicle", SKIMAGE / "astronaut.png", (300, 0, 212), _PUBLIC.format("NASA"),
             {"near": ("rocket",), "medium": ("pagoda",), "far": ("dahlia", "cat")},
             ("red",), ("chrome",), ("wood_grain",), ("wider",), ("charred",), ("deep_space", "brick_wall")),
-    Concept("space_helmet", "space helmet", "clothing", _SKIMAGE / "astronaut.png", (252, 252, 260),
+    Concept("space_helmet", "space helmet", "clothing", SKIMAGE / "astronaut.png", (252, 252, 260),
             _PUBLIC.format("NASA"),
             {"near": ("space_shuttle",), "medium": ("coin",), "far": ("dahlia",)},
             ("pink", "yellow"), ("gold",), ("stripes",), ("taller",), ("dirty",), ("deep_space",), refine=False),
-    Concept("photographer", "photographer", "other", _SKIMAGE / "camera.png", (0, 40, 400), _CC0.format("Lav Varshney"),
+    Concept("photographer", "photographer", "other", SKIMAGE / "camera.png", (0, 40, 400), _CC0.format("Lav Varshney"),
             {"near": ("cat",), "medium": ("rocket",), "far": ("pagoda",)},
             ("red",), ("chrome",), ("zigzag",), ("smaller",), ("mossy",), ("brick_wall",), refine=False),
     Concept("pagoda", "pagoda", "artifact", _SKLEARN / "china.jpg", (40, 20, 400), _CC_BY.format("danielbuechele"),
@@ -94,7 +86,7 @@ CONCEPTS = (
     Concept("dahlia", "dahlia flower", "other", _SKLEARN / "flower.jpg", (120, 50, 340), _CC_BY.format("vultilion"),
             {"near": ("cat",), "medium": ("coin",), "far": ("space_helmet",)},
             ("blue", "white"), ("chrome",), ("checkerboard",), ("smaller",), ("wet",), ("gravel",), stands=False),
-    Concept("coin", "coin", "artifact", _SKIMAGE / "coins.png", (298, 2, 86), _MUSEUM,
+    Concept("coin", "coin", "artifact", SKIMAGE / "coins.png", (298, 2, 86), _MUSEUM,
             {"near": ("coffee_cup",), "medium": ("space_helmet",), "far": ("cat",)},
             ("green",), ("glass", "copper"), ("polka_dots",), ("narrower",), ("rusty",), ("lawn",), stands=False),
 )  # fmt: skip
@@ -163,20 +155,20 @@ def scene(name: str) -> np.ndarray:
     """
     sky = crop_photo(_SKLEARN / "china.jpg", 300, 0, 300)
     sky = cv2.resize(sky[:110], (SIZE, SIZE), interpolation=cv2.INTER_CUBIC)
-    grass = tint(np.asarray(read_image(_SKIMAGE / "grass.png")), _GRASS)
-    stones = tint(np.asarray(read_image(_SKIMAGE / "gravel.png")), _STONES)
-    bricks = tint(np.rot90(np.asarray(read_image(_SKIMAGE / "brick.png"))).copy(), _BRICK)
+    grass = tint(np.asarray(read_image(SKIMAGE / "grass.png")), _GRASS)
+    stones = tint(np.asarray(read_image(SKIMAGE / "gravel.png")), _STONES)
+    bricks = tint(np.rot90(np.asarray(read_image(SKIMAGE / "brick.png"))).copy(), _BRICK)
     wall = cv2.resize(bricks[60:410, 60:410], (SIZE, SIZE), interpolation=cv2.INTER_AREA)
     lake = crop_photo(_SKLEARN / "china.jpg", 372, 30, 268)
     makers = {
         "lake": lambda: lake,
-        "night_sky": lambda: crop_photo(_SKIMAGE / "rocket.jpg", 395, 4, 125),
+        "night_sky": lambda: crop_photo(SKIMAGE / "rocket.jpg", 395, 4, 125),
         "lawn": lambda: cv2.resize(grass[:360, :360], (SIZE, SIZE), interpolation=cv2.INTER_AREA),
         "meadow": lambda: ground_plane(grass, sky, horizon=112),
         "gravel": lambda: cv2.resize(stones[:400, :400], (SIZE, SIZE), interpolation=cv2.INTER_AREA),
         "gravel_yard": lambda: ground_plane(stones, wall, horizon=130, haze=0.0),
         "brick_wall": lambda: wall,
-        "deep_space": lambda: crop_photo(_SKIMAGE / "hubble_deep_field.jpg", 120, 150, 448),
+        "deep_space": lambda: crop_photo(SKIMAGE / "hubble_deep_field.jpg", 120, 150, 448),
         "garden": lambda: crop_photo(_SKLEARN / "flower.jpg", 0, 130, 160),
         "table": lambda: _subject(CONCEPTS[1]).behind,
         "sky": lambda: cv2.resize(sky[:80, :150], (SIZE, SIZE), interpolation=cv2.INTER_CUBIC),
@@ -369,21 +361,8 @@ def _write_release(folder: Path) -> None:
             write_bytes(folder / row.image, encode_png(pixels))
             edits.append(row)
     header = ReleaseRow(
-        release=RELEASE, title="EEG-EditBench sample (classical edits)", license=LICENSE, editor=f"decodehub classical editor {CODE_HASH}",
+        release=RELEASE, title="EEG-EditBench sample (classical edits)", license=LICENSE, editor="decodehub classical editor",
         notes="A sample to try the benchmark with, not EEG-EditBench: nine photographs from installed packages, edited by classical image "
         "processing, not reviewed by people. Identity levels are ranks among the nine concepts. Null edits are JPEG round trips.",
     )  # fmt: skip
     write_manifest(folder, header, sources, edits)
-
-
-def ensure_sample() -> Path:
-    """Folder of the sample release under `decodehub.core.files.home`, built when it is not there; safe for processes that start together."""
-    folder = home() / "releases" / f"{RELEASE}-{CODE_HASH}"
-    if not (folder / MANIFEST).is_file():
-        try:
-            build_sample(folder)
-        except OSError:
-            # Another process may have renamed its own, equal build into place first.
-            if not (folder / MANIFEST).is_file():
-                raise
-    return folder

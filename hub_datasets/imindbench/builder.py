@@ -91,7 +91,7 @@ class IMINDBench(datasets.GeneratorBasedBuilder):
             self._folder = resolve_folder(data_dir, config)
         self._release = sample.release() if self._folder == sample.FOLDER else vocabulary.RELEASE
         kwargs.setdefault("dataset_name", NAME)
-        content = [VERSION, self._release, sha256_file(vocabulary.FOLDER / "units.csv"), sample.code_hash(), fingerprint(self._folder)]
+        content = [VERSION, self._release, sha256_file(vocabulary.FOLDER / "units.csv"), sample.sample_code(), fingerprint(self._folder)]
         super().__init__(*args, hash=sha256_json(content).removeprefix("sha256:")[:16], **kwargs)
 
     def _info(self) -> datasets.DatasetInfo:

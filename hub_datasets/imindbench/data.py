@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from decodehub.core.repos import data_folder
+from decodehub.loaders.ieeg import readers
 from decodehub.loaders.ieeg.events import neuroprobe_events, pippi_events
 from decodehub.loaders.ieeg.labels import EventTable, LabelTable, label_table, labels_csv_name, read_labels_csv
 from decodehub.loaders.ieeg.recording import Recording
@@ -67,8 +68,6 @@ def open_recording(folder: Path, dataset: str, subject_session: str) -> Recordin
     """
     if folder == sample.FOLDER:
         return sample.sample_recording(dataset, subject_session)
-    from decodehub.loaders.ieeg import readers
-
     session = find_session(dataset, subject_session)
     return readers.open_recording(_root(folder, dataset), dataset, session.recording_id)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
-from decodehub.core.files import sha256_bytes
-from decodehub.loaders.ieeg import events, labels, simulate, simulate_events, splits
+from decodehub.core.code import code_hash
 from decodehub.loaders.ieeg.simulate import DEFAULT_EFFECTS, SESSIONS, SimulatedRecording, simulate_recording
 
 from .vocabulary import Unit, tasks
@@ -51,7 +50,6 @@ def release() -> str:
 
 
 @cache
-def code_hash() -> str:
+def sample_code() -> str:
     """Changes when the code that makes the sample does."""
-    files = [Path(__file__), *(Path(str(module.__file__)) for module in (events, labels, simulate, simulate_events, splits))]
-    return sha256_bytes(b"".join(file.read_bytes() for file in files)).removeprefix("sha256:")[:12]
+    return code_hash(__name__).removeprefix("sha256:")[:12]

@@ -19,6 +19,8 @@ from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 from decodehub.loaders.things_eeg2 import PARTITIONS, TRAIN_CONCEPTS, Partition, concept_of_train_image, image_order
 from decodehub.loaders.things_eeg2.store import INFO, load_epochs, read_info, subject_folder
 
+from .sample import ensure_sample
+
 NAME = "things-eeg2"
 VERSION = "1.0.0"  # of this table layout; enters the cache key
 IMAGES_A_BLOCK = 1000  # rows of the array that one worker or streaming shard reads
@@ -170,8 +172,6 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
 
 def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "train") -> Path:
     """The prepared folder that a load reads; see `ThingsEEG2` for the order."""
-    from .sample import ensure_sample
-
     return data_folder(
         NAME, data_dir, config, ensure_sample, ", which is SIMULATED (recordings become such a folder by 'decodehub things prepare')"
     )

@@ -15,9 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.core.files import home, sha256_bytes
-from decodehub.loaders import simulate_eeg
-from decodehub.loaders.simulate_eeg import COMPONENTS, SimulationSettings, channel_positions, noise_autocorrelation, spatial_weights
+from decodehub.core.code import code_hash
+from decodehub.core.files import home
+from decodehub.loaders.simulate_eeg import (
+    COMPONENTS,
+    SimulationSettings,
+    channel_positions,
+    noise_autocorrelation,
+    simulate_eeg,
+    spatial_weights,
+)
 from decodehub.loaders.things_eeg2 import CHANNELS, N_TIMES, PARTITIONS, SESSIONS, SFREQ, SOA, Epochs, Partition
 from decodehub.loaders.things_eeg2.store import INFO, save_epochs, subject_folder
 
@@ -52,7 +59,7 @@ def simulate_sample(
     )
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     train, test = (rng.standard_normal((counts[name][0], FEATURES)) for name in PARTITIONS)
-    simulated = simulate_eeg.simulate_eeg(train, test, settings, subject=subject, seed=seed, single_trials=True)
+    simulated = simulate_eeg(train, test, settings, subject=subject, seed=seed, single_trials=True)
     whiten = _whitening(settings)
     common = stream_response(settings)
     made: dict[Partition, Epochs] = {}
@@ -87,7 +94,7 @@ def stream_response(settings: SimulationSettings) -> np.ndarray:
 
 def ensure_sample() -> Path:
     """Root folder of the sample in the prepared layout, made when it is not there; safe for processes that start together."""
-    folder = home() / "releases" / f"things-eeg2-{RELEASE}-{_code_hash()}"
+    folder = home() / "releases" / f"things-eeg2-{RELEASE}-{_sample_code()}"
     if not (subject_folder(folder, 1) / INFO).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
@@ -133,7 +140,6 @@ def _description(counts: dict[Partition, tuple[int, int]], seed: int) -> dict[st
 
 
 @cache
-def _code_hash() -> str:
+def _sample_code() -> str:
     """Changes when the code that makes the sample does."""
-    files = (Path(__file__), Path(simulate_eeg.__file__))
-    return sha256_bytes(b"".join(file.read_bytes() for file in files)).removeprefix("sha256:")[:12]
+    return code_hash(__name__).removeprefix("sha256:")[:12]

@@ -6,6 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.table import Table
+
+from decodehub.loaders.shards import write_shards
+from decodehub.loaders.things_eeg2.store import load_epochs, read_info, subject_folder
+
+from .builder import find_subjects, release_name, resolve_folder
+
 if TYPE_CHECKING:
     from decodehub.loaders.things_eeg2 import Epochs, Partition
 
@@ -35,14 +43,6 @@ def shard(
     Raises:
         FileNotFoundError: nothing is prepared there. ValueError: see `write_shards`.
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    from decodehub.loaders.shards import write_shards
-    from decodehub.loaders.things_eeg2.store import load_epochs, read_info, subject_folder
-
-    from .builder import find_subjects, release_name, resolve_folder
-
     root = resolve_folder(str(prepared))
     chosen = find_subjects(root, "all") if subjects is None else [s for number in subjects for s in find_subjects(root, number)]
     index: dict[str, Any] = {}

@@ -11,14 +11,11 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from .labels import EventTable, film_pauses
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEUROPROBE_SFREQ = 2048
 PITCH_DECIMALS = 5  # voice pitch is looked up by the word's start to this many decimals
@@ -75,8 +72,6 @@ def neuroprobe_events(subject: int, trial: int, *, folder: Path | None = None, f
     Raises:
         KeyError: no such session. FileNotFoundError: the package or a file is missing. ValueError: a table lacks columns or words.
     """
-    import pandas as pd
-
     if (subject, trial) not in FILMS:
         raise KeyError(f"Brain Treebank has no subject {subject} with trial {trial}; it has {', '.join(f'{s}_{t}' for s, t in FILMS)}")
     root = folder or neuroprobe_folder()
@@ -108,8 +103,6 @@ def neuroprobe_events(subject: int, trial: int, *, folder: Path | None = None, f
 
 
 def _timing(root: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
-    import pandas as pd
-
     places = [
         root / sub / f"{name}{end}"
         for sub in ("braintreebank_features_time_alignment", "time_alignment", ".")
@@ -131,8 +124,6 @@ def _timing(root: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
 
 def _pitch(root: Path, film: str) -> dict[str, float] | None:
     """Enhanced pitch by word start; from the JSON of the package, or a CSV with the columns start, enhanced_pitch."""
-    import pandas as pd
-
     if (file := root / "pitch_volume_features" / f"{film}_pitch_volume_features.json").is_file():
         raw = json.loads(file.read_text(encoding="utf-8"))
         return {f"{float(k):.{PITCH_DECIMALS}f}": v["enhanced_pitch"] for k, v in raw.items()}
@@ -150,8 +141,6 @@ def _look_up(pitch: dict[str, float], starts: np.ndarray, film: str) -> list[flo
 
 
 def _with_features(table: pd.DataFrame, features: Path, film: str) -> pd.DataFrame:
-    import pandas as pd
-
     file = Path(features)
     if file.is_dir():
         file = file / "transcripts" / film / "features.csv"
@@ -177,8 +166,6 @@ def film_events(dataset: str, words: pd.DataFrame) -> EventTable:
         words: a row a word in order, with ``start``, ``end`` (seconds of the film) and ``sentence`` (any value that differs between
             neighbouring sentences).
     """
-    import pandas as pd
-
     table = words.reset_index(drop=True).copy()
     start, end = table["start"].to_numpy(dtype=np.float64), table["end"].to_numpy(dtype=np.float64)
     if not (np.diff(start) > 0).all() or not (end > start).all():
@@ -216,8 +203,6 @@ def pippi_events(folder: Path) -> EventTable:
 
 
 def _annotation(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: it is part of OpenNeuro ds003688 (stimuli/annotations/sound)")
     table = pd.read_csv(file, sep="\t", dtype={"item": str}, keep_default_na=False)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decodehub.loaders.things_eeg2.bids import missing_content
-
+from ..things_eeg2.bids import missing_content
 from .recording import Recording
 
 if TYPE_CHECKING:

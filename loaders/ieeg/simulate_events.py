@@ -7,15 +7,13 @@ independent of each other unless said so, so a task whose feature drives no sign
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from .events import FILMS, film_events, neuroprobe_events, neuroprobe_folder
 from .labels import EventTable, neuroprobe_pauses
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PARTS_OF_SPEECH = ("NOUN", "VERB", "PRON", "DET", "ADJ", "ADV")
 PART_SHARES = (0.22, 0.24, 0.2, 0.14, 0.1, 0.1)
@@ -129,8 +127,6 @@ def _real_timing(session: str, duration: float) -> tuple[pd.DataFrame, np.ndarra
 
 
 def _drawn_timing(speech: Speech, duration: float, rng: np.random.Generator) -> pd.DataFrame:
-    import pandas as pd
-
     rows: list[tuple[float, float, int]] = []
     time, sentence, last = 1.0, 0, duration - 2.0
     while time < last:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from . import (
     CHANNELS,
@@ -124,8 +125,6 @@ def read_event_log(root: Path, subject: int, partition: Partition) -> dict[int, 
     Raises:
         FileNotFoundError: there is none for this subject and partition. ValueError: a table lacks a column.
     """
-    import pandas as pd
-
     log: dict[int, list[np.ndarray]] = {}
     for path in sorted(Path(root).glob(f"sub-{subject:02d}/ses-*/eeg/*_task-{partition}*_events.tsv*")):
         session = re.search(r"_ses-(\d+)_", path.name)

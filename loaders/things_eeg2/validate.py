@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from decodehub.core.files import sha256_json, write_json
+
+from . import PARTITIONS, Epochs
+from .checks import Finding, check_epochs, check_files
+from .read import open_source
+from .run_checks import Shown, check_event_log, check_run, check_session_counts, read_event_log
+from .store import INFO
 
 if TYPE_CHECKING:
-    from . import Epochs, Partition
-    from .checks import Finding
+    from . import Partition
 
 ROLES = ("image", "repetition", "channel", "time")
 TMIN = {100.0: -0.2}  # of the published files at this sampling rate; else 0
@@ -49,8 +59,6 @@ def validate(
     Raises:
         FileNotFoundError: nothing there. ValueError: a layout that is not known, or axes that do not fit the array.
     """
-    from decodehub.core.files import sha256_json, write_json
-
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: give a folder of THINGS-EEG2 data, or an .npy array")
@@ -80,8 +88,6 @@ def array_epochs(
     Raises:
         ValueError: `axes` do not fit the array, or another number of channels than stated.
     """
-    from . import Epochs
-
     data = np.load(path, mmap_mode="r", allow_pickle=False)
     default = {3: "image,channel,time", 4: ",".join(ROLES)}.get(data.ndim)
     if axes is None and default is None:
@@ -113,10 +119,6 @@ def _groups(
     subjects: Sequence[int] | None,
     design: bool,
 ) -> Iterator[tuple[str, list[Finding]]]:
-    from . import PARTITIONS
-    from .checks import check_files
-    from .store import INFO
-
     if path.is_file() and path.suffix == ".npy" and _is_plain_array(path):
         epochs = array_epochs(path, axes=axes, channels=channels, sfreq=sfreq, partition=partition)
         yield path.name, _without_design(_epoch_findings(epochs, events), design)
@@ -128,8 +130,6 @@ def _groups(
     if list(path.glob(f"sub-*/{INFO}")):
         yield from _prepared(path, subjects, PARTITIONS, events, design)
         return
-    from .read import open_source
-
     source = open_source(path)
     for subject in source.subjects if subjects is None else subjects:
         if source.kind == "runs":
@@ -147,7 +147,6 @@ def _groups(
 def _prepared(
     root: Path, subjects: Sequence[int] | None, partitions: Sequence[Partition], events: Path | None, design: bool
 ) -> Iterator[tuple[str, list[Finding]]]:
-    from .checks import Finding
     from .store import INFO, load_epochs
 
     for subject in subjects or sorted(int(p.parent.name[4:]) for p in root.glob(f"sub-*/{INFO}")):
@@ -165,9 +164,6 @@ def _prepared(
 
 
 def _epoch_findings(epochs: Epochs, events: Path | None) -> list[Finding]:
-    from .checks import check_epochs
-    from .run_checks import check_event_log, read_event_log
-
     findings = check_epochs(epochs)
     if events is not None:
         findings += check_event_log(epochs, read_event_log(events, epochs.subject, epochs.partition))
@@ -175,8 +171,6 @@ def _epoch_findings(epochs: Epochs, events: Path | None) -> list[Finding]:
 
 
 def _run_groups(runs: Iterator[Any], subject: int, design: bool) -> Iterator[tuple[str, list[Finding]]]:
-    from .run_checks import Shown, check_run, check_session_counts
-
     shown = []
     for run in runs:
         shown.append(Shown(np.asarray(run.images), run.partition, run.session, run.name))
@@ -186,8 +180,6 @@ def _run_groups(runs: Iterator[Any], subject: int, design: bool) -> Iterator[tup
 
 
 def _missing(error: Exception, partition: Partition, design: bool) -> Finding:
-    from .checks import Finding
-
     return Finding("file", "error" if design else "warning", f"the partition {partition}", str(error), "prepare or download it")
 
 
@@ -205,10 +197,6 @@ def _is_plain_array(path: Path) -> bool:
 
 
 def _print(name: str, findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     colours = {"ok": "green", "warning": "yellow", "error": "bold red"}
     table = Table("", "check", "found", "expected", "remedy", title=name, title_justify="left", box=None, header_style="bold")
     for f in findings:
@@ -224,8 +212,6 @@ def _print(name: str, findings: list[Finding]) -> None:
 
 
 def _summarise(path: Path, counts: dict[str, int]) -> None:
-    from rich.console import Console
-
     word = (
         "[bold red]errors[/bold red]"
         if counts["error"]

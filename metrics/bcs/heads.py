@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from decodehub.core.files import home, sha256_json
+from decodehub.core.registry import ORG_VARIABLE
+from decodehub.hub_models.bcs import BCSModel
+from decodehub.hub_models.bcs.encoders import load_encoder
+from decodehub.hub_models.bcs.images import decode
+from decodehub.hub_models.bcs.training import EnsembleTrainer, PairData, TrainingSettings
 from decodehub.metrics.bcs.annotations import Annotations, load_annotations
-
-if TYPE_CHECKING:
-    from decodehub.hub_models.bcs import BCSModel
 
 SAMPLE = "sample"
 SAMPLE_WARNING = (
@@ -38,9 +41,6 @@ def load_head(model: str | os.PathLike[str] | None, progress: bool = True) -> BC
     Raises:
         ValueError: there is no such head, or none was named; the message says how to get one. Or the head has random weights.
     """
-    from decodehub.core.registry import ORG_VARIABLE
-    from decodehub.hub_models.bcs import BCSModel
-
     if model is None and os.environ.get(ORG_VARIABLE):
         model = f"{os.environ[ORG_VARIABLE]}/bcs"
     how = (
@@ -70,7 +70,6 @@ def sample_head(progress: bool = True) -> BCSModel:
     from datasets import load_dataset_builder
 
     import decodehub  # noqa: F401  (the bare name)
-    from decodehub.hub_models.bcs import BCSModel
 
     builder = load_dataset_builder("bcs-annotations", "consensus", data_dir=SAMPLE)
     key = sha256_json([SAMPLE_VERSION, builder.hash, SAMPLE_PAIRS, _SAMPLE_CONFIG, _SAMPLE_TRAINING]).removeprefix("sha256:")[:16]
@@ -94,12 +93,8 @@ def sample_head(progress: bool = True) -> BCSModel:
 
 def _train(annotations: Annotations, progress: bool) -> BCSModel:
     import torch
-    from tqdm.auto import tqdm
 
     from decodehub.hub_models.bcs import BCSConfig, BCSModel, pair_features
-    from decodehub.hub_models.bcs.encoders import load_encoder
-    from decodehub.hub_models.bcs.images import decode
-    from decodehub.hub_models.bcs.training import EnsembleTrainer, PairData, TrainingSettings
 
     encoder = load_encoder("lite0")
     config = BCSConfig(encoders=[{"id": "lite0", "dim": encoder.dim, "fingerprint": encoder.fingerprint}], release=SAMPLE, **_SAMPLE_CONFIG)

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from decodehub.core.files import canonical_json, inside, read_data, write_bytes
 
@@ -91,9 +94,6 @@ def to_parquet(predictions: Predictions, fits: list[dict[str, Any]] | None = Non
         predictions: the rows.
         fits: how the fit of each fold went, JSON values, kept in the file's metadata (`load_fits`).
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     none = np.array(predictions.reason != "", dtype=bool)
     columns = {
         "unit": pa.array(predictions.unit, pa.string()),
@@ -123,8 +123,6 @@ def load(path: Path) -> Predictions:
     Raises:
         ValueError: not such a file; the column, or the first row that cannot be used.
     """
-    import pandas as pd
-
     path = Path(path)
     try:
         table = pd.read_parquet(io.BytesIO(read_data(path)))
@@ -162,8 +160,6 @@ def load(path: Path) -> Predictions:
 
 def load_fits(path: Path) -> list[dict[str, Any]]:
     """What `to_parquet` was given as `fits`; empty for a file without it."""
-    import pyarrow.parquet as pq
-
     return list(json.loads((pq.read_schema(path).metadata or {}).get(b"fits", b"[]")))
 
 

@@ -13,8 +13,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from decodehub.core.jobs import map_threads
+from decodehub.hub_models.bcs.encoders import load_encoder
 from decodehub.hub_models.bcs.images import Source
 
 from .networks import DISTANCES, distances, fingerprint, load_distance
@@ -148,8 +150,6 @@ def pixel_values(names: Sequence[str], reference: np.ndarray, reconstruction: np
 
 
 def _pixel_values(names: Sequence[str], pairs: Sequence[tuple[Source, Source]], progress: bool) -> np.ndarray:
-    from tqdm import tqdm
-
     out = np.empty((len(pairs), len(names)))
     if not names:
         return out
@@ -201,8 +201,6 @@ OF_FEATURES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"cosin
 def _load_network(name: str) -> Any:
     if name in DISTANCES:
         return load_distance(name)
-    from decodehub.hub_models.bcs.encoders import load_encoder
-
     return load_encoder(name)
 
 
@@ -210,8 +208,6 @@ def _features(
     encoder_id: str, encoder: Any, pairs: Sequence[tuple[Source, Source]], batch_size: int, progress: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features of references and of reconstructions, (n, d) float32 each."""
-    from tqdm import tqdm
-
     distinct = {source.digest: source for pair in pairs for source in pair}
     place = {digest: i for i, digest in enumerate(distinct)}
     features = np.empty((len(distinct), encoder.dim), dtype=np.float32)
@@ -228,7 +224,6 @@ def _distances(
     name: str, model: Any, pairs: Sequence[tuple[Source, Source]], input_range: str, device: Any, batch_size: int, progress: bool
 ) -> Values:
     import torch
-    from tqdm import tqdm
 
     values: list[float] = []
     with torch.inference_mode(), tqdm(total=len(pairs), desc=name, unit="pair", disable=not progress) as bar:

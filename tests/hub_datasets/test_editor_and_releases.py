@@ -15,7 +15,7 @@ from PIL import Image
 
 from decodehub.core.files import sha256_bytes
 from decodehub.core.jobs import JobFailed
-from decodehub.hub_datasets.eeg_editbench import editor, editor_fill, editor_pixels, rehearsal, sample
+from decodehub.hub_datasets.eeg_editbench import editor, editor_fill, editor_pixels, rehearsal, sample, sample_folder
 from decodehub.hub_datasets.eeg_editbench.manifest import MANIFEST, EditRow, Release, read_release, release_fingerprint
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 
@@ -151,8 +151,8 @@ def test_ensure_sample_builds_once_and_yields_to_another_process(tmp_path: Path,
         raise OSError("Directory not empty")
 
     monkeypatch.setattr(sample, "build_sample", slower_process)
-    first = sample.ensure_sample()
-    assert sample.ensure_sample() == first == tmp_path / "releases" / f"sample-{sample.CODE_HASH}"
+    first = sample_folder.ensure_sample()
+    assert sample_folder.ensure_sample() == first == tmp_path / "releases" / f"sample-{sample_folder.sample_code()}"
     assert len(calls) == 1
 
 

@@ -19,7 +19,8 @@ from skimage import data as pictures
 from decodehub.core.files import sha256_bytes
 from decodehub.loaders import image_encoders
 from decodehub.loaders import image_feature_files as feature_files
-from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder, ImageEncoder, load_encoder
+from decodehub.loaders.frozen_encoder import EncoderUnavailableError, FrozenEncoder, ImageEncoder
+from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.image_features import check_features, image_features, image_hashes, read_features, write_features
 from decodehub.loaders.images import decode_image, encode_png
 

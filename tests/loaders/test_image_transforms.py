@@ -18,7 +18,7 @@ from skimage import data as pictures
 
 from decodehub.core.files import sha256_bytes, sha256_json
 from decodehub.loaders import image_transforms as it
-from decodehub.loaders.image_encoders import ImageEncoder
+from decodehub.loaders.frozen_encoder import ImageEncoder
 from decodehub.loaders.image_features import image_features
 from decodehub.loaders.image_transforms import PixelTransform, TransformedEncoder
 

@@ -18,7 +18,8 @@ from skimage import data as pictures
 from decodehub.core.files import sha256_json
 from decodehub.loaders import image_transforms as it
 from decodehub.loaders import synclr_encoder
-from decodehub.loaders.image_encoders import EncoderUnavailableError, FrozenEncoder, ImageEncoder, load_encoder
+from decodehub.loaders.frozen_encoder import EncoderUnavailableError, FrozenEncoder, ImageEncoder
+from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.image_features import image_features
 from decodehub.loaders.text_encoders import load_text_encoder, text_features
 from decodehub.loaders.vae_encoder import load_latent_encoder

@@ -166,7 +166,7 @@ class TestRestart:
         assert len(run(tmp_path, recipe=other).job.made) == 9
         assert len(run(tmp_path).job.made) == 9  # the files are now those of the other recipe
         with monkeypatch.context() as changed:
-            changed.setattr(_imind_run, "code_hash", lambda: "sha256:newer")
+            changed.setattr(_imind_run, "run_code", lambda: "sha256:newer")
             assert len(run(tmp_path).job.made) == 9
         with monkeypatch.context() as changed:
             changed.setattr(_imind_run, "open_recording", lambda f, d, s: recording(d, s, scale=2.0 if s == "sub41_sess1" else 1.0))

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
+from decodehub.core.code import code_hash
 from decodehub.core.files import read_data, sha256_file, sha256_json, write_bytes, write_json
 from decodehub.core.jobs import Report, map_threads, run_job
 from decodehub.core.records import environment, now, read_record
+from decodehub.hub_datasets.bcs_annotations.sample import references
 from decodehub.hub_models.bcs.images import Source, source
 from decodehub.loaders.degradations import LEVELS, degrade
 from decodehub.loaders.reconstruction_pairs import pair_folders
 from decodehub.metrics.bcs.annotations import load_annotations
 from decodehub.metrics.bcs.protocol import SAMPLE, rescore
 from decodehub.metrics.bcs.scoring import t_scores
-from decodehub.metrics.reconstruction_quality import measures as _measures
-from decodehub.metrics.reconstruction_quality import networks as _networks
 from decodehub.metrics.reconstruction_quality import pixels as _pixels
 from decodehub.metrics.reconstruction_quality.measures import PIXEL, Values, check_measure, higher_is_better, measure
 from decodehub.metrics.reconstruction_quality.scoring import Number, Settings, audit, degradation_tracking, oriented
@@ -35,7 +36,7 @@ CONSENSUS = ("mean_of_question_medians", "median_of_annotator_aggregates")
 NOISE_SEEDS = ("image", "released_code")
 VALUES, AUDIT, PROBE = "values.csv", "audit.json", "probe.json"
 # Code that decides values; a change of it makes them anew.
-_CODE = sha256_json([sha256_file(Path(str(module.__file__))) for module in (_measures, _networks, _pixels)])
+_CODE = code_hash("decodehub.metrics.reconstruction_quality.measures")
 
 
 @dataclass(frozen=True)
@@ -290,8 +291,6 @@ def run_probe(
     Raises:
         ValueError: an unknown measure or seed, or no image.
     """
-    from tqdm import tqdm
-
     if noise_seed not in NOISE_SEEDS:
         raise ValueError(f"--noise-seed is {noise_seed!r}, expected one of {', '.join(NOISE_SEEDS)}")
     if not images:
@@ -350,8 +349,6 @@ def run_probe(
 
 def sample_images() -> dict[str, Source]:
     """The reference images of the annotations' sample, by concept."""
-    from decodehub.hub_datasets.bcs_annotations.sample import references
-
     return {concept: source(pixels, concept) for concept, pixels in references().items()}
 
 

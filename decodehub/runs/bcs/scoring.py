@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from accelerate import Accelerator
 
 from decodehub.core.files import write_bytes
 from decodehub.core.records import ModelInfo, ResultRecord
-from decodehub.loaders.image_encoders import hash_state_dict, load_encoder
+from decodehub.loaders.frozen_encoder import hash_state_dict
+from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.pair_features import pair_features
 from decodehub.loaders.reconstruction_pairs import pair_folders
 from decodehub.metrics.bcs.heads import load_head
@@ -53,8 +55,6 @@ def score_folders(
         ValueError: no head, no pair, an image that cannot be read, or encoders that the head was not trained with.
         FileNotFoundError: a folder that is not there.
     """
-    from accelerate import Accelerator
-
     accelerator = Accelerator()
     found = pair_folders(references, reconstructions)
     # Where several processes share the work, one trains a sample head and the others find it.

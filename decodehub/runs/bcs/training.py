@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from accelerate import Accelerator
 from safetensors import safe_open
 from safetensors.torch import save
 from tqdm import tqdm
@@ -19,7 +20,8 @@ from decodehub.core.files import atomic_path, sha256_json, write_json
 from decodehub.core.records import ModelInfo, ResultRecord
 from decodehub.hub_models.bcs import BCSConfig, BCSHead, BCSModel, BCSProcessor
 from decodehub.hub_models.bcs.training import EnsembleTrainer, PairData, TrainingSettings, fit_thresholds
-from decodehub.loaders.image_encoders import FrozenEncoder, load_encoder
+from decodehub.loaders.frozen_encoder import FrozenEncoder
+from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.pair_features import PairFeatures, pair_features
 from decodehub.metrics.bcs.annotations import Annotations, load_annotations
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
@@ -75,8 +77,6 @@ def train_and_evaluate(
     Raises:
         ValueError: annotations, encoders or settings that do not fit, or a checkpoint of another run.
     """
-    from accelerate import Accelerator
-
     accelerator = Accelerator()
     annotations = load_annotations(data_dir, weight_rule, teachers)
     encoders = [load_encoder(id, accelerator.device) for id in encoder_ids]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -11,8 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
-from decodehub.core.files import sha256_file, sha256_json
+from decodehub.core.files import read_data, sha256_file, sha256_json
+from decodehub.hub_models.ieeg import IEEG_MODELS
 
 from .training import SEED, TrainSettings, train_network
 
@@ -129,10 +132,6 @@ def _network_spec(
         settings["start_weights"] = sha256_file(weights)
 
     def fit(data: FoldData) -> Fitted:
-        import torch
-
-        from decodehub.hub_models.ieeg import IEEG_MODELS
-
         cls: Any = IEEG_MODELS[model_type]
         shape = list(data.x.shape[1:])
         made = cls.config_class(**config, input_shape=shape, ch_names=list(data.ch_names), recipe_hash=data.recipe_hash, unit=data.unit)
@@ -161,11 +160,6 @@ def _start(cls: Any, config: Any, weights: Path | None) -> IEEGClassifier:
 
 
 def _folder_spec(path: Path, changes: dict[str, Any], device: str) -> ModelSpec:
-    import json
-
-    from decodehub.core.files import read_data
-    from decodehub.hub_models.ieeg import IEEG_MODELS
-
     try:
         raw = json.loads(read_data(path / "config.json", max_bytes=1 << 20))
         model_type = raw["model_type"]

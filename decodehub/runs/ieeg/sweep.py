@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
+from decodehub.core.code import code_hash
 from decodehub.core.files import sha256_bytes, sha256_file, sha256_json
 from decodehub.core.jobs import Report, run_job
 from decodehub.hub_datasets.imindbench.data import open_recording, unit_labels
@@ -78,8 +79,6 @@ def sweep(
         rank, world: this process and how many share the job; whole sessions are dealt.
         progress: show a bar.
     """
-    from tqdm import tqdm
-
     sessions: dict[tuple[str, str], list[Unit]] = {}
     for unit in units:
         sessions.setdefault((unit.dataset, unit.subject_session), []).append(unit)
@@ -176,25 +175,14 @@ def unit_settings(session: _Session, unit: Unit, identity: str, model: ModelSpec
         "folds": folds,
         "recipe": recipe.hash,
         "model": [model.name, model.hash, str(model.fraction)],
-        "code": code_hash(),
+        "code": run_code(),
     }
 
 
 @cache
-def code_hash() -> str:
+def run_code() -> str:
     """Changes when the code or the packages that make predictions do."""
-    root = Path(__file__).parent
-    from decodehub import hub_models, loaders
-
-    folders = {name: Path(next(iter(module.__path__))) for name, module in (("loaders", loaders), ("hub_models", hub_models))}
-    paths = [root / f"_imind_{name}.py" for name in ("models", "run", "training")]
-    paths += [
-        folders["loaders"] / name for name in ("context_filter.py", "multi_stft.py", "recipes.py", "session_features.py", "waveform.py")
-    ]
-    paths += [folders["loaders"] / "ieeg" / name for name in ("recording.py", "labels.py", "splits.py")]
-    paths += sorted((folders["hub_models"] / "ieeg").glob("*.py"))
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return sha256_json([versions, [[path.name, sha256_file(path)] for path in paths]])
+    return code_hash("decodehub.runs.ieeg.sweep", packages=PACKAGES)
 
 
 def fingerprint(recording: Recording) -> str:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+
+from decodehub.metrics.imindbench.scoring import batched_auc
 
 if TYPE_CHECKING:
     from decodehub.hub_models.ieeg import IEEGClassifier
@@ -57,10 +60,6 @@ def train_network(
     Returns:
         The network with the weights of the best epoch, in evaluation mode, and a report (epochs, best_epoch, val_auc).
     """
-    import torch
-
-    from decodehub.metrics.imindbench.scoring import batched_auc
-
     devices = [torch.cuda.current_device()] if device.startswith("cuda") else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

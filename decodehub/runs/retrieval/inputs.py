@@ -11,6 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from decodehub.core.files import atomic_path, canonical_json, home
+from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS
+from decodehub.loaders.image_encoders import load_encoder
+from decodehub.loaders.image_features import image_features
+from decodehub.loaders.simulate_eeg import SimulationSettings, simulate_eeg
+from decodehub.loaders.things_eeg2 import CHANNELS, POSTERIOR_17, channel_indices
+from decodehub.loaders.things_eeg2.store import load_epochs
+from decodehub.loaders.visual_targets import visual_target
+from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
 
 from .settings import BASELINES
 from .stimuli import EEG_SEED, LATENT_DIM, load_stimuli
@@ -63,8 +75,6 @@ class Inputs(NamedTuple):
 
 def make_model(model_type: str, inputs: Inputs) -> EEGRetrievalModel:
     """A model of the published sizes that takes these channels and image features; weights from torch's global generator."""
-    from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS
-
     dims = {name: array.shape[-1] for name, array in inputs.targets.items()}
     sizes: dict[str, Any] = {
         "n_channels": inputs.eeg.shape[1],
@@ -122,11 +132,6 @@ def target_parts(
 
 def measured_benchmark(data_dir: str) -> Benchmark:
     """A release with visual distances measured by features that need no download."""
-    from decodehub.core.files import home
-    from decodehub.loaders.image_encoders import load_encoder
-    from decodehub.loaders.image_features import image_features
-    from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
-
     benchmark, stimuli = load_benchmark(data_dir), load_stimuli(data_dir)
     rows = [image_features(load_encoder("lite0"), x, cache_dir=home() / "features") for x in (stimuli.sources, stimuli.edits)]
     sources, edits = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in rows)
@@ -143,13 +148,6 @@ def simulated_inputs(
     benchmark: Benchmark | None = None,
 ) -> tuple[Inputs, np.ndarray]:
     """**Simulated** EEG of training images and of a release's sources, with image features that need no download; test EEG apart."""
-    from decodehub.core.files import home
-    from decodehub.loaders.image_encoders import load_encoder
-    from decodehub.loaders.image_features import image_features
-    from decodehub.loaders.simulate_eeg import SimulationSettings, simulate_eeg
-    from decodehub.loaders.things_eeg2 import channel_indices
-    from decodehub.loaders.visual_targets import visual_target
-
     cache, encoder, stimuli, n = home() / "features", load_encoder("lite0"), load_stimuli(data_dir), len(training.images)
     plain = {
         name: image_features(encoder, x, cache_dir=cache) for name, x in {"train": training.images, **stimuli._asdict()}.items() if len(x)
@@ -196,7 +194,6 @@ def recorded_inputs(model_type: str, subject: int, root: Path, targets: Path, da
         ValueError: a part is missing, or has not one row for each image.
     """
     from decodehub.loaders.things_eeg2 import channel_indices, concept_of_train_image
-    from decodehub.loaders.things_eeg2.store import load_epochs
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
 
     if not targets.is_file():
@@ -245,7 +242,6 @@ def recorded_test_eeg(root: Path, subject: int, inputs: Inputs) -> np.ndarray:
         ValueError: the release and the EEG have different numbers of test images.
     """
     from decodehub.loaders.things_eeg2 import channel_indices, image_order
-    from decodehub.loaders.things_eeg2.store import load_epochs
 
     epochs, names = load_epochs(root, subject, "test"), inputs.benchmark.concepts
     if len(names) != len(epochs.images):
@@ -256,8 +252,6 @@ def recorded_test_eeg(root: Path, subject: int, inputs: Inputs) -> np.ndarray:
 
 
 def _channels(model_type: str) -> tuple[str, ...]:
-    from decodehub.loaders.things_eeg2 import CHANNELS, POSTERIOR_17
-
     return CHANNELS if model_type in (*ALL_CHANNELS, *BASELINES) else POSTERIOR_17
 
 
@@ -267,10 +261,6 @@ def _target_of(model_type: str) -> str:
 
 def write_targets(path: Path, parts: Mapping[str, Parts], edit_of: Sequence[int], target: VisualTarget) -> None:
     """Write what ``--targets`` takes, with all that decided the features as metadata."""
-    from safetensors.numpy import save_file
-
-    from decodehub.core.files import atomic_path, canonical_json
-
     tensors = {f"{group}/{name}": np.ascontiguousarray(x) for group, named in parts.items() for name, x in named.items()}
     if edit_of:
         tensors[NEGATIVE_OF] = np.asarray(edit_of, dtype=np.int64)
@@ -283,8 +273,6 @@ def write_targets(path: Path, parts: Mapping[str, Parts], edit_of: Sequence[int]
 
 def _read_targets(path: Path, sizes: Mapping[str, int]) -> tuple[dict[str, Parts], np.ndarray, str]:
     """Parts by group, the training image of each negative, and the encoder's name or the file's."""
-    from safetensors import safe_open
-
     parts: dict[str, Parts] = {}
     negative_of = np.arange(0)
     try:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from decodehub.core.files import sha256_file, sha256_json
 from decodehub.core.jobs import Report, run_job, unfinished
@@ -33,6 +34,9 @@ from decodehub.hub_models.eeg_retrieval import (
     RidgeRetrievalConfig,
     RidgeRetrievalModel,
 )
+from decodehub.loaders.image_encoders import load_encoder
+from decodehub.loaders.image_features import image_hashes
+from decodehub.loaders.things_eeg2.store import read_info, subject_folder
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns, make_record
 
@@ -95,8 +99,6 @@ class Recorded:
         return load_benchmark(self.data_dir)
 
     def identity(self, model: str, subject: int, seed: int) -> Any:
-        from decodehub.loaders.things_eeg2.store import read_info, subject_folder
-
         partitions = read_info(subject_folder(self.eeg, subject))["partitions"]
         return {
             "eeg": {name: part["sha256"] for name, part in partitions.items()},
@@ -123,9 +125,6 @@ class Simulated:
 
     @cached_property
     def _images(self) -> str:
-        from decodehub.loaders.image_encoders import load_encoder
-        from decodehub.loaders.image_features import image_hashes
-
         hashes = [image_hashes(images) if images else [] for images in (self.training.images, self.training.edits)]
         return sha256_json([load_encoder("lite0").fingerprint, *hashes, self.training.edit_of, self.benchmark.content_hash])
 
@@ -187,8 +186,6 @@ def deal(groups: Sequence[Group], rank: int, world: int) -> list[Group]:
 
 def run_study(study: Study, rank: int = 0, world: int = 1, device: torch.device | str = "cpu", progress: bool = True) -> Report:
     """Make the runs of this process that are not there yet. A failed run does not stop the others."""
-    from tqdm import tqdm
-
     total = Report([], [], {})
     mine = deal(study.groups(), rank, world)
     with tqdm(total=sum(len(g.seeds) for g in mine), desc="runs", disable=not progress) as bar:
