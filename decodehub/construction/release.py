@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import decodehub
-from decodehub.core.files import inside, write_bytes, write_json
+from decodehub.core.files import inside, new_folder, write_bytes, write_json
 from decodehub.hub_datasets.eeg_editbench.construction import NULL
 from decodehub.hub_datasets.eeg_editbench.manifest import (
     EditRow,
@@ -127,9 +124,7 @@ def assemble(
         for s in sources
     ]
     rows = [_row(c, decisions["edits"][c.edit_id]) for c in (edits if rejected else kept)]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
+    with new_folder(folder) as work:
         for source in sources:
             write_bytes(work / source.image, source_bytes(out, source))
         for row in rows:
@@ -142,10 +137,6 @@ def assemble(
         images += [(image, r.concept) for r in checked.sources for image in (r.image, r.null_image) if image is not None]
         for image, concept in images:
             read_release_image(checked, image, f"row of {concept!r}")
-        work.chmod(0o755)
-        os.rename(work, folder)  # noqa: PTH104  (refuses a folder that has come into being meanwhile and is not empty)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return Assembled(read_release(folder), composition, provenance)
 
 

@@ -280,7 +280,9 @@ def run_stage(
     if rank == 0:
         write_json(folder / SETTINGS, settings)
     report = run_job(work.items, make, folder, sha256_json(settings), rank=rank, world=world, progress=progress, label=label)
-    return Report(report.made, report.reused, report.failed | (work.missing if rank == 0 else {}))
+    if rank == 0:
+        report.failed.update(work.missing)
+    return report
 
 
 def is_finished(folder: Path, work: Work, settings: Mapping[str, Any]) -> bool:

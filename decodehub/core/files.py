@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,6 +89,45 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (canonical_json(value, indent=2) + "\n").encode())
 
 
+@contextmanager
+def new_folder(folder: Path | str, *, or_existing: bool = False, replace: bool = False) -> Iterator[Path]:
+    """A working folder beside `folder` that becomes `folder` when the block ends without an error, and is removed otherwise.
+
+    Args:
+        folder: where it is to be.
+        or_existing: where another process was first, keep its folder, which holds the same, and drop this one.
+        replace: put it in the place of a folder that is there, which is removed once the new one stands.
+
+    Raises:
+        FileExistsError: `folder` is there already.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (or_existing or replace):
+        raise FileExistsError(f"{folder} exists already: remove it or name another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
+    try:
+        yield work
+        work.chmod(0o777 & ~_umask())
+        if replace and folder.exists():
+            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"))
+            os.rename(folder, old)  # noqa: PTH104  (onto an empty folder)
+            try:
+                os.rename(work, folder)  # noqa: PTH104
+            except OSError:
+                os.rename(old, folder)  # noqa: PTH104
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+            return
+        try:
+            os.rename(work, folder)  # noqa: PTH104  (refuses a folder that has come into being meanwhile and is not empty)
+        except OSError:
+            if not (or_existing and folder.is_dir()):
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def inside(folder: Path, relative: str) -> Path:
     """`folder` / `relative`, which must stay in `folder` once links and ``..`` are followed.
 
@@ -134,6 +174,28 @@ def read_data(path: Path, *, max_bytes: int | None = None) -> bytes:
         remedy = "'datalad get' or 'git annex get'" if kind == "git-annex" else "'git lfs pull'"
         raise ValueError(f"{path} is a {kind} pointer in place of the data: run {remedy} in its folder")
     return data
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON-lines file, each with where it stands (``"PATH, row 3"``), for errors.
+
+    Raises:
+        FileNotFoundError, ValueError: no file, not UTF-8, or a line that is no JSON object; the message names file and row.
+    """
+    try:
+        text = read_data(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, row {number}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where}: not JSON ({error}); one object a line") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{where}: expected an object, found {type(row).__name__}")
+            yield where, row
 
 
 def _umask() -> int:

@@ -7,14 +7,17 @@ still hold, so a change of settings or a damaged file is made anew.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from .files import canonical_json, inside, sha256_bytes, sha256_file, write_bytes
@@ -30,9 +33,45 @@ class Report(NamedTuple):
     reused: list[str]
     failed: dict[str, str]
 
+    def add(self, other: Report) -> None:
+        """Take in what another part of the job did."""
+        self.made.extend(other.made)
+        self.reused.extend(other.reused)
+        self.failed.update(other.failed)
+
 
 class JobFailed(RuntimeError):
     """Some items failed; the others are done and a restart does only those that failed."""
+
+
+class JobRunning(RuntimeError):
+    """Another process works on the same thing now."""
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold `path` (a folder or file that a job writes) for this process while the block runs, by a lock file beside it.
+
+    The lock is the system's: it goes with the process, however that ends, so none is ever left behind. What shares a folder by parts
+    (the processes of one sweep) locks the parts.
+
+    Raises:
+        JobRunning: another process holds it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise JobRunning(
+                f"another decodehub process ({lock.read().strip() or 'of unknown number'}) works on {path}: wait for it, or name another --out"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}")
+        lock.flush()
+        yield
 
 
 def run_job(
@@ -107,8 +146,6 @@ def map_threads(function: Callable[[Item], Result], items: Iterable[Item], worke
         items: read as they are needed.
         workers: number of threads; by default the cores, 8 at most.
     """
-    from threadpoolctl import threadpool_limits
-
     workers = workers or min(os.cpu_count() or 1, 8)
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         under_way: deque[Future[Result]] = deque()

@@ -6,14 +6,12 @@ import importlib
 import inspect
 import json
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import home, read_data, sha256_file, sha256_json, write_bytes, write_json
+from .files import home, new_folder, read_data, sha256_file, sha256_json, write_bytes, write_json
 
 if TYPE_CHECKING:
     from .entry import Entry
@@ -100,9 +98,7 @@ def export_dataset(entry: Entry, **options: Any) -> Path:
     if folder.is_dir():
         return folder
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        part = Path(scratch) / "repo"
+    with new_folder(folder, or_existing=True) as part:
         configs, infos = MetadataConfigs(), DatasetInfosDict()
         for name, builder in builders.items():
             builder.download_and_prepare(str(part / name), file_format="parquet")
@@ -122,12 +118,6 @@ def export_dataset(entry: Entry, **options: Any) -> Path:
         configs.to_dataset_card_data(card.data)
         write_bytes(part / "README.md", str(card).encode())
         write_json(part / RELEASE, _release(entry, part, builders, card.data.get("license")))
-        try:
-            part.rename(folder)
-        except OSError:  # another process was first: its folder has the same content
-            if not folder.is_dir():
-                raise
-            shutil.rmtree(part)
     return folder
 
 

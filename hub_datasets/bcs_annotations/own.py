@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from decodehub.core.files import read_data
+from decodehub.core.files import new_folder, read_data
 from decodehub.loaders.images import MAX_BYTES
 from decodehub.loaders.reconstruction_pairs import ReconstructionPair, pair_folders, parse_pair_id
 
-from .release import AnnotationRow, Header, PairRow, Release, ReleaseError, new_folder, pixel_hash, read_release, write_release
+from .release import AnnotationRow, Header, PairRow, Release, ReleaseError, pixel_hash, read_release, write_release
 from .splits import SEED, PairInfo, concept_group, split_pairs
 
 

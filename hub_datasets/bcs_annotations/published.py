@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
-from decodehub.core.files import inside, read_data, sha256_json
+from decodehub.core.files import inside, new_folder, read_data, sha256_json
 from decodehub.loaders.reconstruction_pairs import parse_pair_id
 
 from .own import copy_image
@@ -28,7 +28,6 @@ from .release import (
     PairRow,
     Release,
     ReleaseError,
-    new_folder,
     read_release,
     write_release,
 )

@@ -16,10 +16,7 @@ one reference in whatever format it was saved. No reference image and no concept
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -243,26 +240,6 @@ def read_pair_image(release: Release, relative: str, expected: str | None, owner
     if expected is not None and found != expected:
         raise ReleaseError(f"{release.folder / PAIRS}: {owner}: {relative!r} is another image: expected pixels {expected}, found {found}")
     return data
-
-
-@contextmanager
-def new_folder(folder: Path | str) -> Iterator[Path]:
-    """A working folder beside `folder` that becomes `folder` when the block ends without an error, and is removed otherwise.
-
-    Raises:
-        FileExistsError: `folder` is there already.
-    """
-    folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists already: remove it or name another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
-        yield work
-        work.chmod(0o755)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def write_release(

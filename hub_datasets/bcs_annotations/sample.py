@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 
 from decodehub.core.code import code_hash
-from decodehub.core.files import home, sha256_json
+from decodehub.core.files import home, new_folder, sha256_json
 from decodehub.loaders.degradations import degrade
 from decodehub.loaders.images import read_image
 from decodehub.loaders.reconstruction_pairs import PairId, format_pair_id
@@ -36,7 +36,6 @@ from .release import (
     PairRow,
     Release,
     hash_of_pixels,
-    new_folder,
     read_release,
     write_release,
 )

@@ -8,8 +8,6 @@ medium or far an identity target is was assigned by hand among these nine concep
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from decodehub.core.files import package_folder, write_bytes
+from decodehub.core.files import new_folder, package_folder, write_bytes
 from decodehub.loaders.images import encode_png, read_image
 
 from . import editor, editor_pixels
@@ -330,17 +328,8 @@ def build_sample(folder: Path) -> Release:
         FileExistsError: `folder` is there already.
         FileNotFoundError: a package does not carry its photograph any more.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists already: remove it or name another folder for the sample release")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
+    with new_folder(folder) as work:
         _write_release(work)
-        work.chmod(0o755)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return read_release(folder)
 
 

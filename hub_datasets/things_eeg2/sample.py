@@ -7,8 +7,6 @@ Image numbers are the first of the real ones, so the tables of the real data set
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from decodehub.core.code import code_hash
-from decodehub.core.files import home
+from decodehub.core.files import home, new_folder
 from decodehub.loaders.simulate_eeg import (
     COMPONENTS,
     SimulationSettings,
@@ -96,16 +94,8 @@ def ensure_sample() -> Path:
     """Root folder of the sample in the prepared layout, made when it is not there; safe for processes that start together."""
     folder = home() / "releases" / f"things-eeg2-{RELEASE}-{_sample_code()}"
     if not (subject_folder(folder, 1) / INFO).is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-            part = Path(scratch) / "release"
+        with new_folder(folder, or_existing=True) as part:
             save_epochs(part, simulate_sample(), source=f"{RELEASE}: simulated, no recordings")
-            try:
-                part.rename(folder)
-            except OSError:  # another process was first
-                if not (subject_folder(folder, 1) / INFO).is_file():
-                    raise
-                shutil.rmtree(part)
     return folder
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from decodehub.core.files import home, sha256_json
+from decodehub.core.files import home, new_folder, sha256_json
 from decodehub.core.registry import ORG_VARIABLE
 from decodehub.hub_models.bcs import BCSModel
 from decodehub.hub_models.bcs.encoders import load_encoder
@@ -80,14 +79,8 @@ def sample_head(progress: bool = True) -> BCSModel:
         # Evenly over the rows, which are in the order of concepts and kinds.
         chosen = [r[np.linspace(0, len(r) - 1, min(n, len(r))).astype(int)] for r, n in zip(rows, SAMPLE_PAIRS.values())]
         head = _train(annotations.take(np.concatenate(chosen)), progress)
-        home().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home(), prefix=f".{folder.name}.") as scratch:
-            head.save_pretrained(Path(scratch) / "head")
-            try:
-                (Path(scratch) / "head").rename(folder)
-            except OSError:  # another process was first
-                if not folder.is_dir():
-                    raise
+        with new_folder(folder, or_existing=True) as part:
+            head.save_pretrained(part)
     return BCSModel.from_pretrained(folder).eval()
 
 

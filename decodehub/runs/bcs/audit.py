@@ -253,10 +253,7 @@ def _kept_values(
     items = ({"pixels.json": plain} if plain else {}) | groups
     for key, names_of in items.items():
         settings = sha256_json([images, names_of, None if names_of is plain else input_range, _CODE])
-        part = run_job({key: names_of}, work, folder, settings, progress=False)
-        job.made.extend(part.made)
-        job.reused.extend(part.reused)
-        job.failed.update(part.failed)
+        job.add(run_job({key: names_of}, work, folder, settings, progress=False))
     found: dict[str, Values] = {}
     for key, item in items.items():
         if key not in job.failed:

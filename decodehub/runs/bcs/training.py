@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from tqdm import tqdm
 
-from decodehub.core.files import atomic_path, sha256_json, write_json
+from decodehub.core.files import atomic_path, new_folder, sha256_json, write_json
 from decodehub.core.records import ModelInfo, ResultRecord
 from decodehub.hub_models.bcs import BCSConfig, BCSHead, BCSModel, BCSProcessor
 from decodehub.hub_models.bcs.training import EnsembleTrainer, PairData, TrainingSettings, fit_thresholds
@@ -239,12 +237,6 @@ def pinned_id(encoder: FrozenEncoder) -> str:
 
 def save_model(model: BCSModel, folder: Path) -> None:
     """Write model and processor; a folder that is there is replaced once the new one is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        part = Path(scratch) / "new"
+    with new_folder(folder, replace=True) as part:
         model.cpu().eval().save_pretrained(part)
         BCSProcessor([entry["id"] for entry in model.config.encoders]).save_pretrained(part)
-        if folder.exists():
-            folder.rename(Path(scratch) / "old")
-        part.rename(folder)
-        shutil.rmtree(Path(scratch) / "old", ignore_errors=True)

@@ -204,9 +204,7 @@ def run_study(study: Study, rank: int = 0, world: int = 1, device: torch.device 
                 done = run_job({key: seed}, worker.run, study.out / "runs", hashes[key], rank=rank, dealt=True, progress=False)
                 if done.made and (checkpoint := worker.folder(seed) / CHECKPOINT).is_file():
                     checkpoint.unlink()  # three times the weights, and the run is complete
-                total.made.extend(done.made)
-                total.reused.extend(done.reused)
-                total.failed.update(done.failed)
+                total.add(done)
                 bar.update()
     return total
 
