@@ -33,13 +33,13 @@ def environment() -> Environment:
     return made
 
 
-def render(name: str, **values: Any) -> Markup:
+def render(template: str, /, **values: Any) -> Markup:
     """A template with these values.
 
     Raises:
         jinja2.UndefinedError: the template names a value that is not given.
     """
-    return Markup(environment().get_template(name).render(values))
+    return Markup(environment().get_template(template).render(values))
 
 
 def source(name: str) -> Markup:

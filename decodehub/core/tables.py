@@ -48,7 +48,7 @@ def estimate(metric: Metric) -> Estimate:
 
 def digits_of(unit: str) -> int:
     """Digits after the point that the papers give a number of this unit."""
-    return 1 if unit in ("percent", "percentage points") else 3
+    return 1 if unit in ("percent", "percentage points", "rank") else 3
 
 
 class Format(NamedTuple):

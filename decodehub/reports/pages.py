@@ -31,7 +31,7 @@ class Plot(NamedTuple):
     svg: Markup
 
 
-def write_page(path: Path, template: str, **values: Any) -> None:
+def write_page(path: Path, template: str, /, **values: Any) -> None:
     """Write a page of one of the templates beside this module; it needs no other file and no network."""
     write_bytes(path, render(f"reports/templates/{template}", **values).encode())
 
