@@ -48,7 +48,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 
 # Types and the contract are checked on the package as a wheel installs it, since the folders are mapped below one import root.
-$(HOUSE)/.built: $(READY) $(shell find decodehub hub_datasets hub_models loaders metrics scripts -name '*.py' -o -name '*.yaml' -o -name '*.csv' -o -name '*.json' -o -name '*.md')
+$(HOUSE)/.built: $(READY) $(shell find decodehub hub_datasets hub_models loaders metrics scripts -name '*.py' -o -name '*.yaml' -o -name '*.csv' -o -name '*.json' -o -name '*.md' -o -name '*.html' -o -name '*.css' -o -name '*.js')
 	@rm -rf $(HOUSE) && mkdir -p $(HOUSE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-compile --target $(HOUSE) .
 	@rm -rf build *.egg-info

@@ -65,12 +65,11 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def list_names() -> None:
     """List the datasets, metrics and models that load by name."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("kind", "name", "how it is loaded", box=None, header_style="bold")
-    for entry in names():
-        table.add_row(entry.kind, entry.name, _call(entry))
-    Console().print(table)
+    from .core.tables import Column, Table
+
+    columns = ["kind", Column("name", justify="left"), Column("how it is loaded", justify="left", wrap=True)]
+    Console().print(Table(columns, [(entry.kind, entry.name, _call(entry)) for entry in names()]).rich(box=False))
 
 
 @app.command()

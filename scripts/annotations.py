@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from decodehub.core.records import Metric
+    from decodehub.core.tables import Table
     from decodehub.metrics.vlm_agreement.agreement import AnswerTable
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -156,9 +157,9 @@ def audit(
     Example: decodehub annotations audit --data-dir sample
     """
     from rich.console import Console
-    from rich.table import Table
     from tqdm import tqdm
 
+    from decodehub.core.tables import Table
     from decodehub.hub_datasets.bcs_annotations.builder import pair_rows, resolve_folder
     from decodehub.hub_datasets.bcs_annotations.published import composition, paper_composition
     from decodehub.hub_datasets.bcs_annotations.release import read_release
@@ -170,12 +171,9 @@ def audit(
             pass  # raises where an image is not the one stated
     found = audit_splits((p.info for p in release.pairs), {p.pair_id: p.split for p in release.pairs})
     console, paper = Console(), paper_composition()
-    table = Table(
-        "method", "pairs", "subjects", "concepts", "pairs in table 8", title=f"release {release.header.release}", title_justify="left"
-    )
-    for method, n in composition(release.pairs).items():
-        table.add_row(method, *map(str, n), str(paper[method].pairs) if method in paper else "–")
-    console.print(table)
+    rows = [[method, *n, paper[method].pairs if method in paper else None] for method, n in composition(release.pairs).items()]
+    columns = ["method", "pairs", "subjects", "concepts", "pairs in table 8"]
+    console.print(Table(columns, rows, title=f"release {release.header.release}"))
     for split, n_pairs in found.pairs_by_split.items():
         console.print(f"{split}: {n_pairs} pairs of {found.groups_by_split[split]} concepts")
     console.print(f"no reference, concept or reconstruction is in two splits{'; every image is the one stated' if hashes else ''}")
@@ -248,56 +246,62 @@ def prompts(
         typer.echo(f"{out}: {content['prompt_version']}")
 
 
-def _agreement_tables(table: AnswerTable, metrics: list[Metric]) -> list[Any]:
-    from rich.table import Table
+def _agreement_tables(table: AnswerTable, metrics: list[Metric]) -> list[Table]:
+    from decodehub.core.tables import PLAIN, Column, Table
 
     by = {(m.name, *m.slice.values()): m for m in metrics}
 
-    def shown(metric: Metric) -> tuple[str, str]:
-        interval = "–" if metric.ci95 is None else f"{metric.ci95[0]:.3f} to {metric.ci95[1]:.3f}"
-        return "–" if metric.value is None else f"{metric.value:.3f}", interval
+    def shown(*chosen: Metric) -> list[Any]:
+        return [cell for m in chosen for cell in (m.value, PLAIN.interval(m.ci95))]
 
-    overall = Table(
-        "", "value", "95 % CI", title=f"release {table.release}: {len(table.pair_ids)} pairs, {len(table.annotators)} annotators"
-    )
-    for m in metrics:
-        if m.name in ("unanimous", "fleiss_kappa", "krippendorff_alpha", "weighted_kappa") and "question" not in m.slice:
-            overall.add_row(" ".join([m.name.replace("_", " "), *m.slice.values()]), *shown(m))
-    questions = Table("question", "unanimous", "95 % CI", "Fleiss' kappa", "95 % CI", title="by question (table 5)")
-    for question in (m.slice["question"] for m in metrics if m.name == "unanimous" and m.slice):
-        questions.add_row(question.replace("_", " "), *shown(by["unanimous", question]), *shown(by["fleiss_kappa", question]))
-    scores = Table("annotator, or definition of the consensus", "T-PAS", "95 % CI", "T-SAS", "95 % CI", title="mean scores (table 4)")
-    for m in metrics:
-        if m.name == "t_pas":
-            label = next(iter(m.slice.values()))
-            scores.add_row(label, *shown(m), *shown(by["t_sas", label]))
-    regime = Table("definition of the consensus", "regime", "share", "95 % CI", title="regimes (table 9)")
-    for m in metrics:
-        if m.name == "regime":
-            regime.add_row(*m.slice.values(), *shown(m))
-    return [overall, questions, scores, regime]
+    def named(name: str) -> list[Metric]:
+        return [m for m in metrics if m.name == name]
+
+    value = ["value", "95 % CI"]
+    whole = [
+        m for m in metrics if m.name in ("unanimous", "fleiss_kappa", "krippendorff_alpha", "weighted_kappa") and "question" not in m.slice
+    ]
+    questions = [m.slice["question"] for m in named("unanimous") if m.slice]
+    return [
+        Table(
+            ["", *value],
+            [[" ".join([m.name.replace("_", " "), *m.slice.values()]), *shown(m)] for m in whole],
+            title=f"release {table.release}: {len(table.pair_ids)} pairs, {len(table.annotators)} annotators",
+        ),
+        Table(
+            ["question", "unanimous", "95 % CI", "Fleiss' kappa", "95 % CI"],
+            [[q.replace("_", " "), *shown(by["unanimous", q], by["fleiss_kappa", q])] for q in questions],
+            title="by question (table 5)",
+        ),
+        Table(
+            ["annotator, or definition of the consensus", "T-PAS", "95 % CI", "T-SAS", "95 % CI"],
+            [[(who := next(iter(m.slice.values()))), *shown(m, by["t_sas", who])] for m in named("t_pas")],
+            title="mean scores (table 4)",
+        ),
+        Table(
+            ["definition of the consensus", Column("regime", justify="left"), "share", "95 % CI"],
+            [[*m.slice.values(), *shown(m)] for m in named("regime")],
+            title="regimes (table 9)",
+        ),
+    ]
 
 
-def _rationale_table(table: AnswerTable, encoder: str) -> tuple[str, Any]:
+def _rationale_table(table: AnswerTable, encoder: str) -> tuple[str, Table]:
     """Title and table of figure 3, right."""
-    from rich.table import Table
-
+    from decodehub.core.tables import Table
     from decodehub.metrics.vlm_agreement.rationales import rationale_similarity, sentence_encoder, tfidf_encoder
 
     matrix = rationale_similarity(table.rationales, tfidf_encoder if encoder == "tfidf" else sentence_encoder(encoder))
     title = "rationales: cosine of TF-IDF (words, not meanings)" if encoder == "tfidf" else f"rationales: cosine of {encoder}"
-    shown = Table("", *table.annotators)
-    for name, row in zip(table.annotators, matrix):
-        shown.add_row(name, *(f"{value:.3f}" for value in row))
-    return title, shown
+    return title, Table(["", *table.annotators], [[name, *row] for name, row in zip(table.annotators, matrix)])
 
 
-def _human_table(data_dir: str | None) -> Any:
+def _human_table(data_dir: str | None) -> Table | None:
     """Table 7 for the judgements of people in a release; None where there are none."""
     from datasets import load_dataset
-    from rich.table import Table
 
     import decodehub  # noqa: F401
+    from decodehub.core.tables import Column, Estimate, Format, Table
     from decodehub.hub_datasets.bcs_annotations.release import NoRowsError
     from decodehub.metrics.vlm_agreement.scoring import LEVELS, krippendorff_alpha, rater_kappas, tabulate
 
@@ -305,17 +309,14 @@ def _human_table(data_dir: str | None) -> Any:
         frame = load_dataset("bcs-annotations", "human", data_dir=data_dir, split="test").to_pandas()
     except NoRowsError:
         return None
-    shown = Table(
-        "judgement", "raters", "pairs", "Cohen's kappa, mean ± SD", *(f"alpha, {level}" for level in LEVELS), title="people (table 7)"
-    )
+    table = []
     for block, rows in frame.groupby("block"):
         judged = rows.pivot(index="pair_id", columns="rater", values="judgement").to_numpy(dtype="float64")
         kappas, patterns = rater_kappas(judged), tabulate(judged[:, :, None], None)
         alphas = [float(krippendorff_alpha(patterns, patterns.counts(), level)) for level in LEVELS]
-        shown.add_row(
-            cast(str, block), str(judged.shape[1]), str(len(judged)), f"{kappas.mean:.3f} ± {kappas.sd:.3f}", *(f"{a:.3f}" for a in alphas)
-        )
-    return shown
+        table.append([block, judged.shape[1], len(judged), Estimate(kappas.mean, sd=kappas.sd), *alphas])
+    kappa = Column("Cohen's kappa, mean ± SD", Format(spread=("sd",)))
+    return Table(["judgement", "raters", "pairs", kappa, *(f"alpha, {level}" for level in LEVELS)], table, title="people (table 7)")
 
 
 if __name__ == "__main__":

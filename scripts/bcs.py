@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from decodehub.core.records import ResultRecord
+    from decodehub.core.tables import Table
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -172,7 +173,7 @@ def audit(
 
     from decodehub.core.jobs import raise_if_failed
     from decodehub.metrics.reconstruction_quality.scoring import Settings
-    from decodehub.reports.bcs_audit import SAMPLE_NOTE, audit_rows, dependence_note, signals_of, write_audit_page
+    from decodehub.reports.bcs_audit import SAMPLE_NOTE, audit_table, dependence_note, signals_of, write_audit_page
     from decodehub.runs.bcs.audit import pairs_of_annotations, pairs_of_scores, read_table, run_audit
 
     accelerator = Accelerator()
@@ -201,7 +202,7 @@ def audit(
     write_audit_page(out / "report.html", found.result)
     for name, title in signals_of(found.result).items():
         typer.echo(f"against {title}, {found.result['signals']}")
-        _print_rows(*audit_rows(found.result, name, intervals=False), "")
+        _print(audit_table(found.result, name, intervals=False))
     for note in (dependence_note(found.result), SAMPLE_NOTE if found.result["sample"] else ""):
         if note:
             typer.secho(note, fg="yellow")
@@ -228,7 +229,7 @@ def probe(
 
     from decodehub.hub_models.bcs.images import source
     from decodehub.loaders.reconstruction_pairs import image_files
-    from decodehub.reports.bcs_audit import probe_rows, write_probe_page
+    from decodehub.reports.bcs_audit import probe_table, write_probe_page
     from decodehub.runs.bcs.audit import run_probe, sample_images
 
     accelerator = Accelerator()
@@ -239,7 +240,7 @@ def probe(
     write_probe_page(out / "report.html", result)
     for name, title in (("pooled", "all images ranked together (as table 2)"), ("per_image", "each image on its own, then the mean")):
         typer.echo(title)
-        _print_rows(*probe_rows(result, name, intervals=False), "")
+        _print(probe_table(result, name, intervals=False))
     typer.echo("\n".join(str(out / name) for name in ("values.csv", "probe.json", "report.html")))
 
 
@@ -258,34 +259,22 @@ def _list(text: str) -> list[str]:
 
 
 def _print_evaluation(record: ResultRecord) -> None:
-    from decodehub.reports.bcs import evaluation_rows
+    from decodehub.reports.bcs import evaluation_table, sample_note
 
-    header, rows = evaluation_rows(record, intervals=False)
-    _print_table(header, rows, record)
+    _print(evaluation_table(record, intervals=False), sample_note(record))
 
 
 def _print_scores(record: ResultRecord) -> None:
-    from decodehub.reports.bcs import score_rows
+    from decodehub.reports.bcs import sample_note, score_table
 
-    header, rows = score_rows(record, intervals=False)
-    _print_table(header, rows, record)
-
-
-def _print_table(header: list[str], rows: list[list[str]], record: ResultRecord) -> None:
-    from decodehub.reports.bcs import sample_note
-
-    _print_rows(header, rows, sample_note(record))
+    _print(score_table(record, intervals=False), sample_note(record))
 
 
-def _print_rows(header: list[str], rows: list[list[str]], note: str) -> None:
+def _print(table: Table, note: str = "") -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table: Any = Table(*header, box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
     console = Console()
-    console.print(table)
+    console.print(table.rich(box=False))
     if note:
         console.print(f"[yellow]{note}[/yellow]")
 

@@ -184,16 +184,13 @@ def status(out: Folder) -> None:
     Example: decodehub construct status my-edits
     """
     from rich.console import Console
-    from rich.table import Table
 
     from decodehub.construction.sources import read_sources
     from decodehub.construction.stages import funnel, read_edits
+    from decodehub.core.tables import from_dicts
 
-    rows = funnel(out)
-    shown = Table("family", *next(iter(rows.values())), title=f"{len(read_sources(out))} sources", title_justify="left")
-    for family, row in rows.items():
-        shown.add_row(family, *map(str, row.values()))
-    Console().print(shown)
+    rows = [{"family": family, **row} for family, row in funnel(out).items()]
+    Console().print(from_dicts(rows, title=f"{len(read_sources(out))} sources"))
     missing = read_edits(out)[1]
     for name, why in list(missing.items())[:20]:
         typer.echo(f"{name}: {why}")
@@ -250,13 +247,13 @@ def decide(
     Example: decodehub construct decide my-edits anna-1-of-1.csv ben-1-of-1.csv --third carla-third-1-of-1.csv
     """
     from rich.console import Console
-    from rich.table import Table
 
     from decodehub.construction.release import DECISIONS, DISPUTED, REVIEW, write_decisions
     from decodehub.construction.review import agreement, read_judgements
     from decodehub.construction.review import decide as bring_together
     from decodehub.construction.stages import read_edits
     from decodehub.core.files import write_json
+    from decodehub.core.tables import PLAIN, Column, Format, Table
     from decodehub.hub_datasets.eeg_editbench.construction import NULL
 
     candidates = {c.edit_id: c for c in read_edits(out)[0]}
@@ -267,13 +264,12 @@ def decide(
     edits = {edit_id: c.source.concept for edit_id, c in candidates.items() if c.family != NULL}
     of_edits = {edit_id: judged for edit_id, judged in decided.judgements.items() if edit_id in edits}
     rows = agreement(decided._replace(judgements=of_edits), edits, resamples=resamples)
-    shown = Table("reviewers", "question", "edits", "raw agreement", "95 % CI", "Cohen's kappa", "95 % CI")
-    for row in rows:
-        kappa = "not defined" if row.kappa is None else f"{row.kappa:.3f}"
-        shown.add_row(
-            " and ".join(row.reviewers), row.question, str(row.n), f"{row.raw:.3f}", _ends(row.raw_ci95), kappa, _ends(row.kappa_ci95)
-        )
-    Console().print(shown)
+    columns = ["reviewers", Column("question", justify="left"), "edits", "raw agreement", "95 % CI"]
+    columns += [Column("Cohen's kappa", Format(missing="not defined")), "95 % CI"]
+    measured = [
+        (" and ".join(r.reviewers), r.question, r.n, r.raw, PLAIN.interval(r.raw_ci95), r.kappa, PLAIN.interval(r.kappa_ci95)) for r in rows
+    ]
+    Console().print(Table(columns, measured))
     write_json(out / REVIEW / DISPUTED, decided.disputed)
     if decided.open:
         (out / REVIEW / DECISIONS).unlink(missing_ok=True)
@@ -305,24 +301,29 @@ def assemble(
     Example: decodehub construct assemble my-edits --release my-lab-1.0 --out my-release --licence CC-BY-4.0
     """
     from rich.console import Console
-    from rich.table import Table
 
     from decodehub.construction.release import assemble as make
+    from decodehub.core.tables import Column, Table
 
     made = make(out, to, release=release, licence=licence, title=title, nulls=nulls, rejected=rejected)
-    shown = Table("family", "subtype", "candidates", "kept", "dropped", "source concepts", title=f"release {release}", title_justify="left")
-    for row in made.composition:
-        shown.add_row(row.family, row.subtype or "all", *map(str, (row.candidates, row.kept, row.candidates - row.kept, row.concepts)))
-    how = Table("", "", title="how it was made", title_justify="left", show_header=False)
+    composition = [
+        (row.family, row.subtype or "all", row.candidates, row.kept, row.candidates - row.kept, row.concepts) for row in made.composition
+    ]
+    columns = ["family", Column("subtype", justify="left"), "candidates", "kept", "dropped", "source concepts"]
     editor, people = made.provenance["editor"], made.provenance["review"]
-    for language in made.provenance["language_models"]:
-        how.add_row("profiles, targets, instructions", f"{language['model']} at {language['revision']}, {language['prompt_version']}")
-    how.add_row(
-        "images", f"{editor['model']} at {editor['revision']}, {editor['pipeline']}, {editor['steps']} steps, seed {editor['seed']}"
+    how = [
+        ("profiles, targets, instructions", f"{language['model']} at {language['revision']}, {language['prompt_version']}")
+        for language in made.provenance["language_models"]
+    ]
+    how += [
+        ("images", f"{editor['model']} at {editor['revision']}, {editor['pipeline']}, {editor['steps']} steps, seed {editor['seed']}"),
+        ("review", f"{people['reviewers']} people, {people['decided_by_a_third']} edits decided by a third"),
+        ("licence of the sources", licence),
+    ]
+    Console().print(
+        Table(columns, composition, title=f"release {release}"),
+        Table(["", Column("", justify="left", wrap=True)], how, title="how it was made"),
     )
-    how.add_row("review", f"{people['reviewers']} people, {people['decided_by_a_third']} edits decided by a third")
-    how.add_row("licence of the sources", licence)
-    Console().print(shown, how)
     typer.echo(f'load_dataset("eeg-editbench", data_dir="{to}")')
 
 
@@ -432,10 +433,6 @@ def _editor(model: str, revision: str | None, pipeline: str, resolution: int, so
         raise typer.BadParameter(f'--text-encoder-layers {layers!r}: give numbers such as 9,18,27, or "none"') from None
     found = model_revision(model, revision)
     return EditorSettings(model, found, pipeline, resolution, source_resolution, steps, guidance_scale, seed, max_sequence_length or None, numbers, dtype, cpu_offload)  # fmt: skip
-
-
-def _ends(interval: tuple[float, float] | None) -> str:
-    return "–" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
 
 
 if __name__ == "__main__":

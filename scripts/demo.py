@@ -69,9 +69,8 @@ def nice(out: Path, console: Console) -> None:
 
 def imind(out: Path, console: Console) -> None:
     """Three tasks x two sessions x two models on simulated recordings; the same job as ``decodehub imind run``."""
-    from rich.table import Table
-
     from decodehub.core.jobs import raise_if_failed
+    from decodehub.core.tables import Column, Table
     from decodehub.metrics.imindbench.aggregate import unit_scores
     from decodehub.metrics.imindbench.predictions import score_cells
     from decodehub.runs.ieeg.models import model_spec
@@ -89,12 +88,9 @@ def imind(out: Path, console: Console) -> None:
     for name in IMIND_MODELS:
         cells = score_cells(collect(found.files, name, units), grid)
         scores[name] = unit_scores(cells, cells.auc)
-    table = Table(title="ROC-AUC, mean of two folds (chance .5)", title_justify="left")
-    for column in ("session", "task", "effect in the simulation", *IMIND_MODELS):
-        table.add_column(column, overflow="fold")
-    for unit in units:
-        table.add_row(unit.subject_session, unit.task, IMIND_TASKS[unit.task], *(f"{scores[name][unit.id]:.3f}" for name in IMIND_MODELS))
-    console.print(table)
+    columns = [Column(name, justify="left", wrap=True) for name in ("session", "task", "effect in the simulation")]
+    rows = [(u.subject_session, u.task, IMIND_TASKS[u.task], *(scores[name][u.id] for name in IMIND_MODELS)) for u in units]
+    console.print(Table([*columns, *IMIND_MODELS], rows, title="ROC-AUC, mean of two folds (chance .5)"))
     console.print("[yellow]Simulated recordings: these scores say nothing about iMINDBench itself.[/yellow]")
 
 

@@ -138,7 +138,7 @@ def tables(
     from decodehub.core.records import check_files, read_record
     from decodehub.metrics.eeg_editbench.protocol import rescore
     from decodehub.reports.study_figures import write_figures
-    from decodehub.reports.study_tables import rich_tables, write_tables
+    from decodehub.reports.study_tables import layouts, write_tables
 
     console = Console()
     scored, found = {}, {}
@@ -151,8 +151,8 @@ def tables(
         check_files(folder, record)
         with console.status(f"scoring {len(record.runs)} runs of {name}"):
             found[name], scored[name] = record, rescore(folder, record)
-    for table in rich_tables(scored, found, console.width):
-        console.print(table, "")
+    for table in layouts(scored, found):
+        console.print(*table.cut(console.width), "")
     files = [*write_tables(out, scored, found), *write_figures(out, scored, found, data_dir)]
     console.print(f"{len(files)} files in {out}; captions in {out / 'figures.md'}", highlight=False, soft_wrap=True)
 

@@ -159,8 +159,8 @@ def score(
             out, grid, predictions, model=ModelInfo(id=model), data=_data_words(folder, grid), settings=settings, pooling=pooling
         )
     console = Console()
-    console.print(leaderboard([(model, track, scored)], scored.table.rule))
-    console.print(task_table(scored, scored.table.rule))
+    console.print(leaderboard([(model, track, scored)], scored.table.rule).rich(box=False))
+    console.print(task_table(scored, scored.table.rule).rich(box=False))
     if out is not None:
         console.print(f"record  {out / 'record.json'}\ncheck   decodehub verify {out}", highlight=False, soft_wrap=True)
 
@@ -196,9 +196,9 @@ def table(
     console = Console()
     for track in sorted({r.protocol.settings["track"] for r, _ in runs}):
         own = [(r, s) for r, s in runs if r.protocol.settings["track"] == track]
-        console.print(leaderboard([(r.model.id, track, s) for r, s in own], chosen, metric))
+        console.print(leaderboard([(r.model.id, track, s) for r, s in own], chosen, metric).rich(box=False))
         for r, s in own if tasks else ():
-            console.print(r.model.id, task_table(s, chosen, metric))
+            console.print(r.model.id, task_table(s, chosen, metric).rich(box=False))
     for line in dict.fromkeys(line for r, s in runs for line in remarks(r, s)):
         console.print(f"[yellow]{line}[/yellow]")
 
@@ -248,9 +248,9 @@ def audit(
     """
     import pandas as pd
     from rich.console import Console
-    from rich.table import Table
 
     from decodehub.core.files import write_bytes
+    from decodehub.core.tables import Table
     from decodehub.hub_datasets.imindbench.data import open_recording, unit_labels
     from decodehub.loaders.ieeg import splits
 
@@ -271,25 +271,17 @@ def audit(
                 f"{dataset}: mains at {recording.line_freq:g} Hz, notches at {', '.join(f'{f:g}' for f in filter_['notch_hz'])}", []
             ).append(session)
     frame = pd.DataFrame(rows)
-    shown = Table(title=f"Splits of {len(units)} units, release {grid.release}", title_justify="left")
+    table = []
     columns = ("test windows", "fewest", "sharing time with train", "touching train", "test words seen in train", "unscored folds")
-    for column in ("data set", "folds", *columns):
-        shown.add_column(column, justify="left" if column == "data set" else "right")
     for name, part in frame.groupby("dataset", sort=False):
         ok = part[part["status"] == "ok"]
         share = ok["repeated_words_share"].astype(float).mean() if len(ok) else np.nan
-        shown.add_row(
-            str(name),
-            str(len(part)),
-            str(int(ok["n_test"].sum())),
-            str(int(ok["n_test"].min())) if len(ok) else "–",
-            str(int(ok["overlap_test_train"].sum())),
-            str(int(ok["touch_test_train"].sum())),
-            f"{share:.0%}" if np.isfinite(share) else "–",
-            str(int((part["status"] != "ok").sum())),
-        )
+        counts = (ok["n_test"].sum(), ok["n_test"].min() if len(ok) else 0, ok["overlap_test_train"].sum(), ok["touch_test_train"].sum())
+        tests, fewest, overlap, touch = map(int, counts)
+        seen = f"{share:.0%}" if np.isfinite(share) else None
+        table.append([name, len(part), tests, fewest if len(ok) else None, overlap, touch, seen, len(part) - len(ok)])
     console = Console()
-    console.print(shown)
+    console.print(Table(["data set", "folds", *columns], table, title=f"Splits of {len(units)} units, release {grid.release}"))
     for text, names in notches.items():
         console.print(f"[yellow]{text} ({len(names)} recordings). The reference does so; the recipes named corrected do not.[/yellow]")
     if out is not None:
@@ -304,16 +296,13 @@ def recipes() -> None:
     Example: decodehub imind recipes
     """
     from rich.console import Console
-    from rich.table import Table
 
+    from decodehub.core.tables import Column, Table
     from decodehub.loaders.recipes import RECIPES
 
-    shown = Table(box=None, header_style="bold")
-    for column in ("recipe", "track", "hash", "stages"):
-        shown.add_column(column)
-    for name, chain in RECIPES.items():
-        shown.add_row(name, chain.track, chain.hash[7:19], ", ".join(stage.name for stage in chain.stages))
-    Console().print(shown)
+    rows = [(name, chain.track, chain.hash[7:19], ", ".join(stage.name for stage in chain.stages)) for name, chain in RECIPES.items()]
+    columns = ["recipe", *(Column(title, justify="left", wrap=title == "stages") for title in ("track", "hash", "stages"))]
+    Console().print(Table(columns, rows).rich(box=False))
 
 
 def _run_models(

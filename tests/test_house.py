@@ -86,7 +86,7 @@ def test_every_verb_says_what_it_does_with_an_example() -> None:
 
 def test_every_file_of_the_folders_is_installed(repository: Path) -> None:
     """setup.py ships code and these kinds of data; a file of another kind would be missing from the wheel."""
-    shipped = {".py", ".md", ".csv", ".json", ".yaml", ".typed"}
+    shipped = {".py", ".md", ".csv", ".json", ".yaml", ".html", ".css", ".js", ".typed"}
     for folder in ("decodehub", "hub_datasets", "hub_models", "loaders", "metrics", "scripts"):
         for path in (repository / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:

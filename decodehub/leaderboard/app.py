@@ -12,35 +12,18 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 import gradio as gr
 
+from decodehub.core.html import source
+
 from .boards import ALL, RECOMPUTED, REPORTED, UNVERIFIED, Board, Row, Table, boards, groups, make_table, options, rows_of
 from .checks import Checks
 from .compare import compare_rows
 from .data import Loaded
 from .details import render_details
-from .html import CSS, esc, message, render_comparison, render_problems, render_table
+from .html import TEMPLATES, message, render_comparison, render_head, render_problems, render_table
 
 STATES = [("All", ALL), ("Recomputed", RECOMPUTED), ("Not verified", UNVERIFIED), ("Reported", REPORTED)]
-ABOUT = """
-**Recomputed** rows were scored anew here: their saved predictions are there, unchanged, and give every number that the record states. Only they are
-ranked, among rows of the same benchmark table and settings. **Not verified** rows state numbers that do not follow from the predictions, or whose check
-is still to come. **Reported** rows are printed in papers or on their sites; data and code may differ, and nobody has recomputed them.
-
-A recomputed number follows from the predictions. Whether those predictions are of the model that is named is the word of whoever made the record.
-
-Samples, rehearsals and simulated recordings have a view of their own and never stand beside real results.
-
-Add a row: put the folder of a record (`decodehub editbench score`, `decodehub bcs score`, `decodehub imind run`) among the others, or open a pull request
-to the results repository.
-"""
-
 # Values are checked here, not by Gradio: it refuses one that was chosen just before its options changed.
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "preprocess": False}
-# Gradio opens the list of a dropdown again when Tab leaves it; it then covers the page, and fails when its options change. So Tab never gets there.
-CLOSE_LISTS = """() => document.addEventListener("keydown", (event) => {
-  if (event.key !== "Tab" || event.target.getAttribute("role") !== "combobox") return;
-  event.stopPropagation();
-  event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
-}, true)"""
 
 
 class Store:
@@ -169,9 +152,7 @@ def build(store: Store) -> gr.Blocks:
     """The page; launch it with `launch_options`."""
     panels: list[Panel] = []
     with gr.Blocks(title="decodehub leaderboard", analytics_enabled=False) as demo:
-        at = f" at {store.loaded.revision[:12]}" if store.loaded.revision else ""
-        source = store.loaded.repo or store.loaded.root.name or "records"
-        gr.HTML(f'<h1>decodehub leaderboard</h1><p class="lb-note">Records of {esc(source)}{esc(at)}. {esc(store.loaded.note)}</p>')
+        gr.HTML(render_head(store.loaded))
         with gr.Tabs():
             for board in boards():
                 with gr.Tab(board.title):
@@ -181,7 +162,7 @@ def build(store: Store) -> gr.Blocks:
                     with gr.Tab(f"{board.title} samples"):
                         panels.append(_panel(board, True, store))
             with gr.Tab("About"):
-                gr.Markdown(ABOUT)
+                gr.Markdown(str(source(f"{TEMPLATES}/about.md")))
                 problems = gr.HTML(render_problems(store.loaded.problems))
         reload = gr.Button("Read the records again", size="sm")
 
@@ -210,8 +191,8 @@ def launch_options() -> dict[str, Any]:
     blue = {"color_accent": "#1d4ed8", "button_primary_background_fill": "#1d4ed8", "button_primary_background_fill_hover": "#1e40af"}
     theme = theme.set(**blue, button_primary_background_fill_dark="#1d4ed8")  # the theme's own blue has too little contrast with white
     return {
-        "css": CSS,
-        "js": CLOSE_LISTS,
+        "css": str(source(f"{TEMPLATES}/board.css")),
+        "js": str(source(f"{TEMPLATES}/close_lists.js")),
         "theme": theme,
         "footer_links": [],
         "ssr_mode": False,

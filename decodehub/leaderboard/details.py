@@ -15,7 +15,7 @@ from decodehub.metrics.imindbench.protocol import load_table
 from .boards import BCS_REGIMES, BCS_TABLE6, FAMILIES, SUBTYPES, Choices, Column, Placed, Table, bcs_columns, imind_tasks
 from .checks import BENCHMARKS, label
 from .data import Entry, Loaded, Slice
-from .html import Dot, code, dot_plot, ends_of, esc, message, plain_table
+from .html import Dot, code, dot_plot, ends_of, heading, message, number, plain_table
 
 MAX_CONCEPTS = 10
 SHOWN_SETTINGS = 4000  # characters
@@ -23,7 +23,7 @@ SHOWN_SETTINGS = 4000  # characters
 
 def render_details(table: Table, placed: Placed, choices: Choices, loaded: Loaded) -> str:
     """The page of one row."""
-    parts = [f'<h2 class="lb-title">{esc(placed.row.name, 120)}</h2>']
+    parts = [heading(placed.row.name)]
     if placed.reason:
         parts.append(message(f"{placed.state}: {placed.reason}{'; ' + placed.row.note if placed.row.note else ''}"))
     parts.append({"eeg-editbench": _editbench, "bcs": _bcs, "imindbench": _imind}[table.board.id](placed, choices))
@@ -85,12 +85,10 @@ def _dot(placed: Placed, column: Column, title: str | None = None, parts: tuple[
 
 
 def _dots(placed: Placed, columns: list[Column], *, units: bool = False) -> list[Dot]:
-    found = []
-    for column in columns:
-        values = placed.check.values.get(placed.row.label(column), []) if units and placed.check is not None else []
-        dot = _dot(placed, column, parts=tuple(v for v in values if v is not None))
-        found += [dot] if dot is not None else []
-    return found
+    values = placed.check.values if units and placed.check is not None else {}
+    parts = (tuple(v for v in values.get(placed.row.label(column), []) if v is not None) for column in columns)
+    dots = (_dot(placed, column, parts=own) for column, own in zip(columns, parts))
+    return [dot for dot in dots if dot is not None]
 
 
 def _editbench(placed: Placed, choices: Choices) -> str:
@@ -118,38 +116,39 @@ def _per_subject(placed: Placed, columns: list[Column]) -> str:
         return ""
     there = [c for c in columns if placed.row.label(c) in placed.check.values]
     values = [placed.check.values[placed.row.label(c)] for c in there]
-    rows = [(f"subject {name}", *("–" if v[i] is None else f"{v[i]:.1f}" for v in values)) for i, name in enumerate(placed.check.names)]
-    return plain_table(
-        "Scores of each subject (%)", ("Subject", *("2AFC" if c.name == "two_afc" else c.title for c in there)), rows, folded=True
-    )
+    rows = [(f"subject {name}", *(number(v[i], "percent") for v in values)) for i, name in enumerate(placed.check.names)]
+    heads = ("Subject", *("2AFC" if c.name == "two_afc" else c.title for c in there))
+    return plain_table("Scores of each subject (%)", heads, rows, folded=True)
 
 
 def _imind(placed: Placed, choices: Choices) -> str:
     name, subset = choices.get("score", "roc_auc"), choices.get("subset", "main")
     fixed: Slice = (("subset", subset),)
-    parts = [dot_plot(f"By data set, {subset}", _dots(placed, [Column("Overall", name, fixed), *(Column(SHORT_NAMES[d], name, (*fixed, ("dataset", d))) for d in DATASETS)]), "Bar: 95 % interval over people. Dashed line: chance.")]  # fmt: skip
-    check = placed.check
-    by_unit = dict(zip(check.names, check.values.get(name, []))) if check is not None and check.ok else {}
+    sets = [Column("Overall", name, fixed), *(Column(SHORT_NAMES[d], name, (*fixed, ("dataset", d))) for d in DATASETS)]
+    parts = [dot_plot(f"By data set, {subset}", _dots(placed, sets), "Bar: 95 % interval over subjects. Dashed line: chance.")]
     inside = _units_of(placed, subset)
+    note = "Dot: mean over sessions. Small dots: sessions. Dashed line: chance. Small test sets scatter widely."
     for d in DATASETS:
-        dots = []
-        for task, title, _ in imind_tasks():
-            values = tuple(
-                v for u, v in by_unit.items() if v is not None and u in inside and u.startswith(f"{d}/") and u.endswith(f"/{task}")
-            )
-            dot = _dot(placed, Column(title, name, (*fixed, ("dataset", d), ("task", task))), parts=values)
-            dots += [dot] if dot is not None else []
-        parts.append(
-            dot_plot(
-                f"{SHORT_NAMES[d]} by task, {subset}",
-                dots,
-                "Dot: mean over sessions. Small dots: sessions. Dashed line: chance. Small test sets scatter widely.",
-            )
-        )
+        parts.append(dot_plot(f"{SHORT_NAMES[d]} by task, {subset}", _task_dots(placed, name, (*fixed, ("dataset", d)), d, inside), note))
+    check = placed.check
     if check is not None and check.folds:
-        rows = [(u, f, *("–" if v is None else f"{v:.3f}" for v in (a, b)), n) for u, f, a, b, n in check.folds if u in inside]
+        rows = [(u, f, number(a, "score"), number(b, "score"), n) for u, f, a, b, n in check.folds if u in inside]
         parts.append(plain_table(f"All {len(rows)} folds", ("Unit", "Fold", "AUC", "Accuracy", "Test windows"), rows, folded=True))
     return "".join(parts)
+
+
+def _task_dots(placed: Placed, name: str, slice_: Slice, dataset: str, inside: set[str]) -> list[Dot]:
+    """A dot for each task of a data set, the scores of its units (sessions) beside it."""
+    check = placed.check
+    scores = dict(zip(check.names, check.values.get(name, []))) if check is not None and check.ok else {}
+    by_task: dict[str, list[float]] = {}
+    for unit, score in scores.items():
+        if score is not None and unit in inside and unit.startswith(f"{dataset}/"):
+            by_task.setdefault(unit.rpartition("/")[2], []).append(score)
+    dots = (
+        _dot(placed, Column(title, name, (*slice_, ("task", task))), parts=tuple(by_task.get(task, ()))) for task, title, _ in imind_tasks()
+    )
+    return [dot for dot in dots if dot is not None]
 
 
 def _units_of(placed: Placed, subset: str) -> set[str]:
@@ -166,25 +165,31 @@ def _bcs(placed: Placed, choices: Choices) -> str:
         )
     note = "Bar: 95 % interval over concepts."
     questions = bcs_columns({"questions": "questions"})
-    parts = [
-        dot_plot(
-            "T-PAS and T-SAS",
-            _dots(placed, [Column("T-PAS", "t_pas"), Column("T-SAS", "t_sas")], units=True),
-            note + " Small dots: concepts.",
-        ),
-        dot_plot("The twelve questions", _dots(placed, questions), note),
-        dot_plot("Regimes (share of pairs)", _dots(placed, [Column(t, "regime_share", (("regime", r),)) for t, r in BCS_REGIMES]), note),
-    ]
-    if placed.check is not None and placed.check.ok:
-        values = [placed.check.values.get(label(n, placed.row.extra), []) for n in ("t_pas", "t_sas")]
-        if all(values):
-            both = np.array(values, dtype=np.float64)
-            order = np.argsort(-both.mean(0), kind="stable")
-            order = order[np.isfinite(both.mean(0)[order])]
-            shown = [*order[:MAX_CONCEPTS], *order[MAX_CONCEPTS:][-MAX_CONCEPTS:]]
-            rows = [(placed.check.names[i], f"{both[0, i]:.3f}", f"{both[1, i]:.3f}") for i in shown]
-            parts.append(plain_table("Best and worst concepts", ("Concept", "T-PAS", "T-SAS"), rows, folded=True))
-    return "".join(parts)
+    means = [Column("T-PAS", "t_pas"), Column("T-SAS", "t_sas")]
+    shares = [Column(title, "regime_share", (("regime", regime),)) for title, regime in BCS_REGIMES]
+    return "".join(
+        (
+            dot_plot("T-PAS and T-SAS", _dots(placed, means, units=True), note + " Small dots: concepts."),
+            dot_plot("The twelve questions", _dots(placed, questions), note),
+            dot_plot("Regimes (share of pairs)", _dots(placed, shares), note),
+            _concepts(placed),
+        )
+    )
+
+
+def _concepts(placed: Placed) -> str:
+    """The best and the worst concepts of a checked record."""
+    if placed.check is None or not placed.check.ok:
+        return ""
+    values = [placed.check.values.get(label(name, placed.row.extra), []) for name in ("t_pas", "t_sas")]
+    if not all(values):
+        return ""
+    both = np.array(values, dtype=np.float64)
+    order = np.argsort(-both.mean(0), kind="stable")
+    order = order[np.isfinite(both.mean(0)[order])]
+    shown = [*order[:MAX_CONCEPTS], *order[MAX_CONCEPTS:][-MAX_CONCEPTS:]]
+    rows = [(placed.check.names[i], number(both[0, i], "score"), number(both[1, i], "score")) for i in shown]
+    return plain_table("Best and worst concepts", ("Concept", "T-PAS", "T-SAS"), rows, folded=True)
 
 
 def _provenance(entry: Entry, placed: Placed) -> str:

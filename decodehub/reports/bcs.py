@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 
 from decodehub.core.files import atomic_path, write_bytes
-from decodehub.core.records import Metric, ResultRecord
+from decodehub.core.records import ResultRecord
+from decodehub.core.tables import Column, Format, Table, estimate
 from decodehub.loaders.images import encode_png, read_image
 from decodehub.metrics.bcs.scoring import MEASURES, QUESTIONS, REGIMES, calibration, pearson, regimes, t_scores
 
-from .pages import ACCENT, INK, SECOND, esc, gallery, page, plain_axes, provenance, svg, table, warning
+from .pages import ACCENT, INK, SECOND, data_url, plain_axes, provenance, svg, write_page
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 THUMBNAIL = 160
 N_PAIRS = 8
@@ -31,41 +32,40 @@ TITLES = {
 COLUMNS = dict(zip(MEASURES, ("Q-MAE", "Q-r", "Q-ρ", "PAS MAE", "PAS-r", "SAS MAE", "SAS-r")))
 PAPER = "4-VLM continuous ensemble of the paper, on its own corpus: .137, .815, .798, .079, .700, .082, .850"
 
-Rows = tuple[list[str], list[list[str]]]
 PairFiles = Sequence[tuple[str, Path, Path]]
 
 
 def sample_note(record: ResultRecord) -> str:
-    """What is to be said of a record of the sample, or an empty text."""
+    """The warning that goes with a record of the sample, or an empty text."""
     if not record.is_sample:
         return ""
     return "SAMPLE: the head was trained on photographs with rule-based answers. These numbers show that everything works and mean nothing scientific."
 
 
-def evaluation_rows(record: ResultRecord, intervals: bool = True) -> Rows:
+def evaluation_table(record: ResultRecord, intervals: bool = True) -> Table:
     """Table 6 of a head and its baselines."""
     names = [""] + sorted({m.slice["baseline"] for m in record.metrics if "baseline" in m.slice})
     labels = {"": f"{record.model.id}, {record.protocol.settings['output_type']}", "train_mean": "mean of training targets"}
     rows = []
     for name in names:
         by = {m.name: m for m in record.metrics if m.slice == ({"baseline": name} if name else {})}
-        rows.append([labels.get(name, name.replace("_", " ")), *(_cell(by[measure], intervals) for measure in MEASURES)])
-    return ["predictor", *COLUMNS.values()], rows
+        rows.append([labels.get(name, name.replace("_", " ")), *(estimate(by[measure]) for measure in MEASURES)])
+    columns = [Column("predictor", wrap=True), *_numbers(COLUMNS.values(), intervals)]
+    return Table(columns, rows, caption=f"Held-out concepts, {record.aggregation}. {PAPER}.")
 
 
-def score_rows(record: ResultRecord, intervals: bool = True) -> Rows:
+def score_table(record: ResultRecord, intervals: bool = True) -> Table:
     """Table 9 of scored reconstructions, with T-PAS and T-SAS in front."""
     methods = [None] + sorted({m.slice["method"] for m in record.metrics if "method" in m.slice})
     rows = []
     for method in methods:
         slice_ = {"method": method} if method is not None else {}
         by = {(m.name, m.slice.get("regime")): m for m in record.metrics if {k: v for k, v in m.slice.items() if k == "method"} == slice_}
-        shares = [by["regime_share", r] for r in REGIMES]
-        cells = [f"{m.value:.3f}" if m.value is not None else "–" for m in shares]
-        rows.append(
-            [method or "all", str(by["t_pas", None].n), _cell(by["t_pas", None], intervals), _cell(by["t_sas", None], intervals), *cells]
-        )
-    return ["method", "pairs", "T-PAS", "T-SAS", *(TITLES[r].split(" (")[0] for r in REGIMES)], rows
+        shares = (by["regime_share", regime].value for regime in REGIMES)
+        rows.append([method or "all", by["t_pas", None].n, *(estimate(by[name, None]) for name in ("t_pas", "t_sas")), *shares])
+    columns = [Column("method", wrap=True), "pairs", *_numbers(("T-PAS", "T-SAS"), intervals), *(TITLES[r].split(" (")[0] for r in REGIMES)]
+    caption = f"{record.aggregation}. The last four columns are shares of pairs (table 9 of the paper, threshold .5)."
+    return Table(columns, rows, caption=caption)
 
 
 def write_evaluation(out: Path, record: ResultRecord, targets: np.ndarray, weights: np.ndarray, predictions: np.ndarray) -> None:
@@ -80,21 +80,21 @@ def write_evaluation(out: Path, record: ResultRecord, targets: np.ndarray, weigh
         figure.savefig(part, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
     plot = svg(figure)
     write_bytes(out / "calibration.svg", plot.encode())
-    questions = [
-        [q, *(f"{x:.3f}" if np.isfinite(x) else "–" for x in _question_row(targets[:, i], known[:, i], predictions[:, i]))]
-        for i, q in enumerate(QUESTIONS)
-    ]
-    body = [
-        "<h1>BCS: a head against the consensus of annotators</h1>",
-        warning(esc(sample_note(record))),
-        f"<p>{esc(record.data)}</p>",
-        table(*evaluation_rows(record), f"Held-out concepts, {record.aggregation}. {PAPER}."),
-        f'<figure><h2>Calibration</h2><div role="img" aria-label="calibration plots">{plot}</div><figcaption>Pairs in ten groups by '
-        "prediction; a perfect head lies on the diagonal.</figcaption></figure>",
-        table(["question", "MAE", "r", "mean target", "mean prediction"], questions, "Each question on its own."),
-        _provenance(record),
-    ]
-    write_bytes(out / "report.html", page("BCS head", body))
+    write_page(
+        out / "report.html",
+        "bcs_head.html",
+        title="BCS head",
+        note=sample_note(record),
+        data=record.data,
+        agreement=evaluation_table(record),
+        plot=plot,
+        questions=Table(
+            ["question", "MAE", "r", "mean target", "mean prediction"],
+            [[q, *_question_row(targets[:, i], known[:, i], predictions[:, i])] for i, q in enumerate(QUESTIONS)],
+            caption="Each question on its own.",
+        ),
+        provenance=_provenance(record),
+    )
 
 
 def write_scores_page(path: Path, record: ResultRecord, question_scores: np.ndarray, pairs: PairFiles) -> None:
@@ -107,26 +107,36 @@ def write_scores_page(path: Path, record: ResultRecord, question_scores: np.ndar
     where = regimes(t_pas, t_sas)
     both, gap = (t_pas + t_sas) / 2, t_pas - t_sas
     wrong = np.flatnonzero(where == REGIMES.index("high_p_low_s"))
-    galleries = {
-        "Best": (np.argsort(-both, kind="stable"), "Highest mean of T-PAS and T-SAS."),
-        "Worst": (np.argsort(both, kind="stable"), "Lowest mean of T-PAS and T-SAS."),
-        "Plausible but wrong": (
-            wrong[np.argsort(-gap[wrong], kind="stable")],
+    galleries = (
+        ("Best", "Highest mean of T-PAS and T-SAS.", np.argsort(-both, kind="stable")),
+        ("Worst", "Lowest mean of T-PAS and T-SAS.", np.argsort(both, kind="stable")),
+        (
+            "Plausible but wrong",
             f"T-PAS of .5 or more with T-SAS under .5: {len(wrong)} of {len(pairs)} pairs; the widest gaps first.",
+            wrong[np.argsort(-gap[wrong], kind="stable")],
         ),
-    }
-    body = [
-        f"<h1>BCS: {len(pairs)} reconstructions</h1>",
-        warning(esc(sample_note(record))),
-        f"<p>{esc(record.data)}</p>",
-        table(
-            *score_rows(record), f"{record.aggregation}. The last four columns are shares of pairs (table 9 of the paper, threshold .5)."
-        ),
-        f'<figure><h2>Where the pairs lie</h2><div role="img" aria-label="scatter of T-PAS and T-SAS">{_scatter(t_pas, t_sas, where)}</div></figure>',
-        *(_gallery(title, text, order[:N_PAIRS], pairs, t_pas, t_sas) for title, (order, text) in galleries.items()),
-        _provenance(record),
-    ]
-    write_bytes(path, page("BCS scores", body))
+    )
+
+    def card(i: int) -> dict[str, Any]:
+        name, reference, reconstruction = pairs[i]
+        return {"name": name, "left": _thumbnail(reference), "right": _thumbnail(reconstruction), "t_pas": t_pas[i], "t_sas": t_sas[i]}
+
+    write_page(
+        path,
+        "bcs_scores.html",
+        title="BCS scores",
+        n_pairs=len(pairs),
+        note=sample_note(record),
+        data=record.data,
+        scores=score_table(record),
+        plot=_scatter(t_pas, t_sas, where),
+        galleries=[{"title": title, "text": text, "cards": [card(i) for i in order[:N_PAIRS]]} for title, text, order in galleries],
+        provenance=_provenance(record),
+    )
+
+
+def _numbers(titles: Iterable[str], intervals: bool) -> list[Column]:
+    return [Column(title, Format(spread=("ci95",) if intervals else ())) for title in titles]
 
 
 def _question_row(target: np.ndarray, known: np.ndarray, prediction: np.ndarray) -> tuple[float, float, float, float]:
@@ -134,8 +144,9 @@ def _question_row(target: np.ndarray, known: np.ndarray, prediction: np.ndarray)
     return (float(np.abs(t - p).mean()), pearson(p, t), float(t.mean()), float(p.mean())) if len(t) else (np.nan,) * 4
 
 
-def _calibration(predicted: tuple[np.ndarray, np.ndarray], consensus: tuple[np.ndarray, np.ndarray]) -> plt.Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.6))
+def _calibration(predicted: tuple[np.ndarray, np.ndarray], consensus: tuple[np.ndarray, np.ndarray]) -> Figure:
+    figure = Figure(figsize=(7.4, 3.6))
+    axes = figure.subplots(1, 2)
     for axis, name, x, y in zip(axes, ("T-PAS", "T-SAS"), predicted, consensus):
         there = np.isfinite(y)
         axis.plot([0, 1], [0, 1], color=INK, lw=0.8, ls=(0, (3, 2)), zorder=1)
@@ -148,8 +159,9 @@ def _calibration(predicted: tuple[np.ndarray, np.ndarray], consensus: tuple[np.n
     return figure
 
 
-def _scatter(t_pas: np.ndarray, t_sas: np.ndarray, where: np.ndarray) -> str:
-    figure, axis = plt.subplots(figsize=(4.4, 4.1))
+def _scatter(t_pas: np.ndarray, t_sas: np.ndarray, where: np.ndarray) -> Markup:
+    figure = Figure(figsize=(4.4, 4.1))
+    axis = figure.subplots()
     for regime, colour in enumerate((ACCENT, SECOND, "#7a9a4a", "#8b95a1")):
         rows = where == regime
         axis.scatter(t_pas[rows], t_sas[rows], s=11, color=colour, alpha=0.6, lw=0, label=TITLES[REGIMES[regime]].split(" (")[0])
@@ -161,32 +173,13 @@ def _scatter(t_pas: np.ndarray, t_sas: np.ndarray, where: np.ndarray) -> str:
     return svg(figure)
 
 
-def _gallery(title: str, text: str, rows: np.ndarray, pairs: PairFiles, t_pas: np.ndarray, t_sas: np.ndarray) -> str:
-    cards = (
-        (
-            _thumbnail(pairs[i][1]),
-            _thumbnail(pairs[i][2]),
-            f"T-PAS {t_pas[i]:.2f}, T-SAS {t_sas[i]:.2f}<br><small style='overflow-wrap: anywhere'>{esc(pairs[i][0])}</small>",
-        )
-        for i in rows
-    )
-    note = f"{text} Reference left, reconstruction right." if len(rows) else text
-    return gallery(title, note, ("reference", "reconstruction"), cards)
-
-
-def _thumbnail(path: Path) -> bytes:
+def _thumbnail(path: Path) -> str:
     image = read_image(path)
     image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    return encode_png(np.asarray(image))
+    return data_url(encode_png(np.asarray(image)))
 
 
-def _cell(metric: Metric, intervals: bool = True) -> str:
-    if metric.value is None:
-        return "–"
-    return f"{metric.value:.3f}" + (f" [{metric.ci95[0]:.3f}, {metric.ci95[1]:.3f}]" if metric.ci95 and intervals else "")
-
-
-def _provenance(record: ResultRecord) -> str:
+def _provenance(record: ResultRecord) -> Table:
     settings = record.protocol.settings
     rows = {
         "protocol": f"{record.protocol.name} {record.protocol.hash}",

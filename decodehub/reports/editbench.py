@@ -6,27 +6,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import datasets
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from decodehub.core.files import write_bytes
 from decodehub.core.records import Metric, ResultRecord
+from decodehub.core.tables import Format, Table, digits_of, estimate
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
 
+from .pages import ACCENT, INK, SECOND, Plot, data_url, plain_axes, plural, provenance, svg, write_page
+
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from decodehub.metrics.eeg_editbench.benchmark import Benchmark
 
-from .pages import ACCENT, INK, SECOND, esc, page, plain_axes, plural, provenance, svg, table, table_rows, warning
-from .pages import gallery as gallery_section
-
+ENDS = Format(digits=1)  # of intervals and chance
 TITLES = {
     "identity": "Identity",
     "attribute": "Attribute",
@@ -40,6 +36,11 @@ TITLES = {
     "near": "Near",
     "medium": "Medium",
     "far": "Far",
+}
+NULL_TITLES = {
+    "original_over_null": "Original > null",
+    "null_over_edit": "Null > edit",
+    "null_over_edit_mismatched": "Null > edit, mismatched",
 }
 
 
@@ -63,18 +64,21 @@ def hardest_edits(scored: ScoredRuns, n: int = 12) -> list[tuple[int, float]]:
 
 def write_report(path: Path, record: ResultRecord, gallery: Sequence[GalleryItem] = ()) -> None:
     """Write the page; it needs no other file and no network."""
-    title = f"EEG-EditBench: {record.model.id}"
-    parts = [
-        f"<h1>{esc(title)}</h1>",
-        _banner(record),
-        f"<p>EEG: {esc(record.data)}</p>",
-        _headline_table(record),
-        *(_figure(title, caption, svg) for title, caption, svg in _figures(record)),
-        _gallery(record, gallery),
-        _all_numbers(record),
-        _provenance(record),
-    ]
-    write_bytes(path, page(title, parts))
+    cards = [{**item._asdict(), "left": data_url(item.source), "right": data_url(item.edited)} for item in gallery]
+    write_page(
+        path,
+        "editbench.html",
+        title=f"EEG-EditBench: {record.model.id}",
+        sample=record.is_sample,
+        simulated="simulated" in record.data.lower(),
+        release=record.benchmark.release,
+        data=record.data,
+        headline=headline_table(record),
+        figures=list(_figures(record)),
+        gallery=cards,
+        numbers=_all_numbers(record),
+        provenance=_provenance(record),
+    )
 
 
 def show_record(folder: Path, record: ResultRecord, scored: ScoredRuns, data_dir: str | None) -> None:
@@ -91,18 +95,16 @@ def show_record(folder: Path, record: ResultRecord, scored: ScoredRuns, data_dir
     )
 
 
-def headline_table(record: ResultRecord) -> Any:
-    """The headline numbers of a record as a rich table."""
-    n = record.metrics[0].n
-    table = Table(
-        title=f"{escape(record.model.id)} on EEG-EditBench, release {escape(record.benchmark.release)} ({plural(n, 'subject')}, {plural(len(record.runs), 'run')})",
-        title_justify="left",
+def headline_table(record: ResultRecord) -> Table:
+    """The headline numbers of a record."""
+    subjects = plural(record.metrics[0].n, "subject")
+    return Table(
+        ["", "mean ± SD", "95 % CI", "chance"],
+        [(label, number(m), ENDS.interval(m.ci95), ENDS.text(m.chance)) for label, m in headline(record)],
+        title=f"{record.model.id} on EEG-EditBench, release {record.benchmark.release} ({subjects}, {plural(len(record.runs), 'run')})",
+        caption=f"Mean ± population SD over {subjects} (seeds averaged within subject), 95 % interval over subjects. "
+        "Percent, pairing gain in percentage points.",
     )
-    for column, justify in (("", "left"), ("mean ± SD", "right"), ("95 % CI", "right"), ("chance", "right")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for label, metric in headline(record):
-        table.add_row(label, number(metric), interval(metric), "–" if metric.chance is None else f"{metric.chance:.1f}")
-    return table
 
 
 def gallery(scored: ScoredRuns, data_dir: str | None, n: int = 12) -> list[GalleryItem]:
@@ -161,60 +163,40 @@ def headline(record: ResultRecord) -> list[tuple[str, Metric]]:
 
 def number(metric: Metric) -> str:
     """A value as in the paper: mean, and SD over subjects."""
-    if metric.value is None:
-        return "not scored"
-    digits = 3 if metric.unit in ("score", "correlation") else 1
-    spread = f" ± {metric.sd:.{digits}f}" if metric.sd is not None and metric.n > 1 else ""
-    return f"{metric.value:.{digits}f}{spread}"
+    return Format(digits_of(metric.unit), ("sd",), missing="not scored").text(estimate(metric))
 
 
-def interval(metric: Metric) -> str:
-    """A 95 % interval in words, or a dash."""
-    return f"[{metric.ci95[0]:.1f}, {metric.ci95[1]:.1f}]" if metric.ci95 else "–"
-
-
-def _figures(record: ResultRecord) -> Iterable[tuple[str, str, str]]:
+def _figures(record: ResultRecord) -> Iterable[Plot]:
     afc = {tuple(m.slice.items()): m for m in record.metrics if m.name == "two_afc" and m.value is not None}
-    families = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "family"]
-    subtypes = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "subtype"]
+
+    def of(kind: str) -> list[tuple[str, Metric]]:
+        return [(TITLES.get(key[0][1], key[0][1]), m) for key, m in afc.items() if len(key) == 1 and key[0][0] == kind]
+
+    families, subtypes, categories = of("family"), of("subtype"), of("category")
     whiskers = ", whiskers 95 % bootstrap intervals over subjects" if any(m.ci95 for _, m in families) else ""
     note = f"Bars are means over subjects{whiskers}, dashed lines chance."
-    yield "2AFC by edit family", note, _bars(families, "2AFC (%)")
+    yield Plot("2AFC by edit family", note, _bars(families, "2AFC (%)"))
     if subtypes:
-        yield (
-            "2AFC by subtype",
-            "Identity edits by semantic distance, attribute edits by the property changed. " + note,
-            _bars(subtypes, "2AFC (%)"),
-        )
+        caption = f"Identity edits by semantic distance, attribute edits by the property changed. {note}"
+        yield Plot("2AFC by subtype", caption, _bars(subtypes, "2AFC (%)"))
     retrieval = [(label, m) for label, m in headline(record) if m.name in ("top1", "null_top1", "top5", "ep_top1") and m.value is not None]
-    yield (
-        "Retrieval",
-        f"Standard retrieval over {_count(record)} sources, and EP-Top1: the source above every edit of its own. " + note,
-        _bars(retrieval, "%"),
-    )
+    caption = f"Standard retrieval over {_count(record)} sources, and EP-Top1: the source above every edit of its own. {note}"
+    yield Plot("Retrieval", caption, _bars(retrieval, "%"))
     gains = [
         (TITLES.get(m.slice.get("family", ""), "Overall"), m) for m in record.metrics if m.name == "pairing_gain" and m.value is not None
     ]
-    yield (
-        "Pairing gain",
-        "2AFC with the right EEG minus 2AFC with every other query: 0 means that the EEG plays no part.",
-        _bars(gains, "percentage points"),
-    )
-    categories = [(k[0][1], m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "category"]
+    caption = "2AFC with the right EEG minus 2AFC with every other query: 0 means that the EEG plays no part."
+    yield Plot("Pairing gain", caption, _bars(gains, "percentage points"))
     if len(categories) > 1:
-        yield "2AFC by source category", note, _bars(categories, "2AFC (%)")
-    named = {
-        "original_over_null": "Original > null",
-        "null_over_edit": "Null > edit",
-        "null_over_edit_mismatched": "Null > edit, mismatched",
-    }
-    null = [(named[m.name], m) for m in record.metrics if m.name in named and not m.slice and m.value is not None]
+        yield Plot("2AFC by source category", note, _bars(categories, "2AFC (%)"))
+    null = [(NULL_TITLES[m.name], m) for m in record.metrics if m.name in NULL_TITLES and not m.slice and m.value is not None]
     if null:
-        yield "Null edits", "Does going through the editor alone change the match? " + note, _bars(null, "2AFC (%)")
+        yield Plot("Null edits", f"Does going through the editor alone change the match? {note}", _bars(null, "2AFC (%)"))
 
 
-def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> str:
-    fig, ax = plt.subplots(figsize=(max(3.2, 0.85 * len(items) + 1.2), 2.9))
+def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> Markup:
+    fig = Figure(figsize=(max(3.2, 0.85 * len(items) + 1.2), 2.9))
+    ax = fig.subplots()
     for i, (_, m) in enumerate(items):
         ax.bar(i, m.value, 0.62, color=ACCENT if (m.value or 0) >= 0 else SECOND, zorder=2)
         if m.ci95:
@@ -232,52 +214,15 @@ def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> str:
     return svg(fig, transparent=True)
 
 
-def _banner(record: ResultRecord) -> str:
-    warnings = []
-    if record.is_sample:
-        warnings.append(
-            f"Release <b>{esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself."
-        )
-    if "simulated" in record.data.lower():
-        warnings.append("The EEG is <b>simulated</b>.")
-    return warning(" ".join(warnings))
+def _all_numbers(record: ResultRecord) -> Table:
+    rows = [
+        (m.name, ", ".join(f"{k}: {v}" for k, v in m.slice.items()), number(m), m.reason or ENDS.interval(m.ci95), m.unit)
+        for m in record.metrics
+    ]
+    return Table(["metric", "slice", "score", "95 % CI", "unit"], rows)
 
 
-def _headline_table(record: ResultRecord) -> str:
-    rows = [(label, number(m), interval(m), "–" if m.chance is None else f"{m.chance:.1f}") for label, m in headline(record)]
-    caption = (
-        f"Mean ± population SD over {plural(record.metrics[0].n, 'subject')} (seeds averaged within subject), 95 % interval over subjects. "
-        "Percent, pairing gain in percentage points."
-    )
-    return table(("", "score", "95 % CI", "chance"), rows, caption, "<table class=headline>")
-
-
-def _figure(title: str, caption: str, svg: str) -> str:
-    return f'<figure role="group"><h2>{esc(title)}</h2><div role="img" aria-label="{esc(title)}">{svg}</div><figcaption>{esc(caption)}</figcaption></figure>'
-
-
-def _gallery(record: ResultRecord, items: Sequence[GalleryItem]) -> str:
-    if not items:
-        return ""
-    note = "" if record.is_sample else " This page contains stimuli: mind their licence before you share it."
-    cards = (
-        (i.source, i.edited, f"<b>{esc(i.title)}</b><br>{i.correct:.0%} of runs right<br><small>{esc(i.instruction)}</small>")
-        for i in items
-    )
-    text = f"Viewed image left, edit right; runs are subject and seed.{note}"
-    return gallery_section("The hardest edits", text, ("viewed image", "edited image"), cards)
-
-
-def _all_numbers(record: ResultRecord) -> str:
-    rows = (
-        (m.name, ", ".join(f"{k}: {v}" for k, v in m.slice.items()), number(m), m.reason or interval(m), m.unit) for m in record.metrics
-    )
-    head = "<tr><th>metric</th><th>slice</th><th>score</th><th>95 % CI</th><th>unit</th></tr>"
-    title = f"<summary>All {len(record.metrics)} numbers</summary>"
-    return f"<details>{title}<table><thead>{head}</thead><tbody>{table_rows(rows)}</tbody></table></details>"
-
-
-def _provenance(record: ResultRecord) -> str:
+def _provenance(record: ResultRecord) -> Table:
     rows = {
         "benchmark": f"{record.benchmark.id}, release {record.benchmark.release}",
         "content hash": record.benchmark.content_hash,
@@ -287,7 +232,7 @@ def _provenance(record: ResultRecord) -> str:
         "aggregation": record.aggregation,
         "runs": f"{len(record.runs)} (subject, seed): " + ", ".join(f"{r.subject}/{r.seed}" for r in record.runs),
     }
-    return provenance(record, rows, "<table class=wide>")
+    return provenance(record, rows)
 
 
 def _count(record: ResultRecord) -> int:

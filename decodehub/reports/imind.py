@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
+from decodehub.core.tables import Column, Estimate, Format, Table
 from decodehub.metrics.imindbench.grid import DATASETS, SHORT_NAMES
 
 if TYPE_CHECKING:
@@ -16,68 +15,61 @@ if TYPE_CHECKING:
     from decodehub.metrics.imindbench.compare import Comparison
     from decodehub.metrics.imindbench.protocol import Scored
 
+SCORES = Format(spread=("sem",))
+DIFFERENCES = Format(4, signed=True)
 
-def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: str = "roc_auc") -> Any:
-    """Rows of (model, track, scored run) as a rich table, best Overall first; a run without this subset is left out."""
-    release = rows[0][2].grid.release
-    title = f"iMINDBench {release}, {subset} units, {'ROC-AUC' if metric == 'roc_auc' else 'accuracy'} ± SEM"
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", padding=(0, 1, 0, 0))
-    for column in ("", "Model", "Track", "Overall", *(SHORT_NAMES[d] for d in DATASETS), "units"):
-        name = column in ("Model", "Track")  # names go over several lines in a narrow terminal; numbers do not
-        table.add_column(
-            column, justify="left" if name else "right", no_wrap=not name, overflow="fold" if name else "ellipsis", min_width=7 * name
-        )
-    found = []
+
+def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: str = "roc_auc") -> Table:
+    """A table of (model, track, scored run), best Overall first; a run without this subset is left out."""
+    release, ranked = rows[0][2].grid.release, []
     for model, track, scored in rows:
-        try:
-            overall = scored.table.get(metric, subset=subset)
-        except KeyError:
-            continue
-        cells = [_number(overall)]
-        for dataset in DATASETS:
-            try:
-                cells.append(_number(scored.table.get(metric, subset=subset, dataset=dataset)))
-            except KeyError:
-                cells.append("–")
-        found.append((-np.inf if not np.isfinite(overall.value) else overall.value, model, track, cells, overall.n))
-    for rank, (_, model, track, cells, n) in enumerate(sorted(found, key=lambda item: -item[0]), start=1):
-        table.add_row(str(rank), escape(model), escape(track), *cells, str(n))
-    return table
+        overall = _score(scored, metric, subset=subset)
+        if overall is not None:
+            parts = (_score(scored, metric, subset=subset, dataset=d) for d in DATASETS)
+            ranked.append([model, track, overall, *parts, scored.table.get(metric, subset=subset).n])
+    ranked.sort(key=lambda row: -row[2].value if np.isfinite(row[2].value) else np.inf)
+    return Table(
+        [
+            Column("", justify="right"),
+            Column("Model", justify="left", wrap=True),
+            Column("Track", justify="left", wrap=True),
+            *(Column(name, SCORES) for name in ("Overall", *(SHORT_NAMES[d] for d in DATASETS))),
+            "units",
+        ],
+        [[rank, *row] for rank, row in enumerate(ranked, start=1)],
+        title=f"iMINDBench {release}, {subset} units, {'ROC-AUC' if metric == 'roc_auc' else 'accuracy'} ± SEM",
+    )
 
 
-def task_table(scored: Scored, subset: str, metric: str = "roc_auc") -> Any:
+def task_table(scored: Scored, subset: str, metric: str = "roc_auc") -> Table:
     """AUC by task and data set of one run."""
-    table = Table(title=f"by task, {subset} units", title_justify="left", box=None, header_style="bold")
-    table.add_column("task")
-    for name in ("mean", *(SHORT_NAMES[d] for d in DATASETS)):
-        table.add_column(name, justify="right")
-    values = {v.slice: v for v in scored.table.values if v.name == metric}
-    tasks = [dict(s)["task"] for s in values if dict(s).get("subset") == subset and len(s) == 2 and "task" in dict(s)]
-    for task in tasks:
-        cells = [_number(scored.table.get(metric, subset=subset, task=task))]
-        for dataset in DATASETS:
-            key = (("subset", subset), ("dataset", dataset), ("task", task))
-            cells.append(_number(values[key]) if key in values else "–")
-        table.add_row(task, *cells)
-    return table
+    slices = [dict(v.slice) for v in scored.table.values if v.name == metric]
+    tasks = [s["task"] for s in slices if s.get("subset") == subset and len(s) == 2 and "task" in s]
+    parts: tuple[dict[str, str], ...] = ({}, *({"dataset": d} for d in DATASETS))
+    return Table(
+        ["task", *(Column(name, SCORES) for name in ("mean", *(SHORT_NAMES[d] for d in DATASETS)))],
+        [(task, *(_score(scored, metric, subset=subset, **part, task=task) for part in parts)) for task in tasks],
+        title=f"by task, {subset} units",
+    )
 
 
-def comparison_table(first: str, second: str, comparisons: Sequence[Comparison]) -> Any:
-    """Paired differences as a rich table."""
-    table = Table(title=f"{escape(first)} minus {escape(second)}, ROC-AUC", title_justify="left")
-    for column in ("", "difference", "95 % CI", "p", "better in", "test"):
-        table.add_column(column, justify="left" if column in ("", "test") else "right")
-    for c in comparisons:
-        name = SHORT_NAMES.get(c.label, "Overall")
-        table.add_row(
-            name,
-            f"{c.difference:+.4f}",
-            "–" if c.ci95 is None else f"{c.ci95[0]:+.4f} to {c.ci95[1]:+.4f}",
-            f"{c.p:.4g}",
-            f"{c.wins:g} of {c.n_units}",
-            c.method,
-        )
-    return table
+def comparison_table(first: str, second: str, comparisons: Sequence[Comparison]) -> Table:
+    """Paired differences."""
+    return Table(
+        ["", Column("difference", DIFFERENCES), "95 % CI", "p", "better in", Column("test", justify="left", wrap=True)],
+        [
+            (
+                SHORT_NAMES.get(c.label, "Overall"),
+                c.difference,
+                DIFFERENCES.interval(c.ci95),
+                f"{c.p:.4g}",
+                f"{c.wins:g} of {c.n_units}",
+                c.method,
+            )
+            for c in comparisons
+        ],
+        title=f"{first} minus {second}, ROC-AUC",
+    )
 
 
 def remarks(record: ResultRecord, scored: Scored) -> list[str]:
@@ -96,7 +88,9 @@ def remarks(record: ResultRecord, scored: Scored) -> list[str]:
     return found
 
 
-def _number(value: Any) -> str:
-    if not np.isfinite(value.value):
-        return "–"
-    return f"{value.value:.3f}" + (f" ± {value.sem:.3f}" if np.isfinite(value.sem) else "")
+def _score(scored: Scored, metric: str, **slice_: str) -> Estimate | None:
+    try:
+        value = scored.table.get(metric, **slice_)
+    except KeyError:
+        return None
+    return Estimate(value.value, sem=value.sem)

@@ -7,35 +7,28 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
-from rich.table import Table
+from matplotlib.figure import Figure
 
 from decodehub.core.files import atomic_path, write_bytes
+from decodehub.core.tables import Column, Estimate, Format, Table
 from decodehub.metrics.imindbench.grid import SHORT_NAMES
 
 from .pages import plain_axes, svg
 
 
-def table(result: Mapping[str, Any], label: str) -> Any:
-    """A rich table of one data set or "overall": a row a model, a column a fraction."""
+def table(result: Mapping[str, Any], label: str) -> Table:
+    """One data set or "overall": a row a model, a column a fraction."""
     fractions = list(dict.fromkeys(p["fraction"] for m in result["models"].values() for p in m["points"]))
     n = next(p["n_units"] for m in result["models"].values() for p in m["points"] if p["label"] == label)
-    shown = Table(title=f"{SHORT_NAMES.get(label, label)}, {n} units: ROC-AUC by share of training windows", title_justify="left")
-    shown.add_column("model")
-    for fraction in fractions:
-        shown.add_column(fraction, justify="right")
-    shown.add_column("gain per doubling", justify="right")
+    rows = []
     for name, model in result["models"].items():
         by = {p["fraction"]: p["value"] for p in model["points"] if p["label"] == label}
         gain = next(g for g in model["gain_per_doubling"] if g["label"] == label)
-        interval = f" [{gain['ci95'][0]:+.4f}, {gain['ci95'][1]:+.4f}]" if gain["ci95"] else ""
-        shown.add_row(name, *(f"{by[f]:.3f}" for f in fractions), f"{gain['value']:+.4f}{interval}")
-    return shown
+        rows.append([name, *(by[f] for f in fractions), Estimate(gain["value"], tuple(gain["ci95"]) if gain["ci95"] else None)])
+    gains = Column("gain per doubling", Format(4, ("ci95",), signed=True))
+    title = f"{SHORT_NAMES.get(label, label)}, {n} units: ROC-AUC by share of training windows"
+    return Table(["model", *fractions, gains], rows, title=title)
 
 
 def labels(result: Mapping[str, Any]) -> list[str]:
@@ -46,7 +39,8 @@ def labels(result: Mapping[str, Any]) -> list[str]:
 def write_plot(out: Path, result: Mapping[str, Any]) -> None:
     """Write ``scaling.png`` and ``scaling.svg`` to the folder `out`."""
     shown = labels(result)
-    figure, axes = plt.subplots(1, len(shown), figsize=(3.1 * len(shown) + 0.6, 3.2), sharey=True, squeeze=False)
+    figure = Figure(figsize=(3.1 * len(shown) + 0.6, 3.2))
+    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)
     for axis, label in zip(axes[0], shown):
         for k, (name, model) in enumerate(result["models"].items()):
             points = [p for p in model["points"] if p["label"] == label]

@@ -8,7 +8,7 @@ from decodehub.runs.retrieval.study import Study, make_records
 
 from .editbench import gallery, write_report
 from .study_figures import write_figures
-from .study_tables import rich_tables, write_tables
+from .study_tables import layouts, write_tables
 
 
 def report_study(plan: Study, missing: list[str]) -> None:
@@ -30,8 +30,8 @@ def report_study(plan: Study, missing: list[str]) -> None:
         *write_figures(plan.out / "figures", scored, records, plan.source.data_dir),
     ]
     console = Console()
-    for table in rich_tables(scored, records, console.width):
-        console.print(table, "")
+    for table in layouts(scored, records):
+        console.print(*table.cut(console.width), "")
     incomplete = [model for model in plan.models if model not in records]
     if incomplete:
         console.print(f"[yellow]left out, as runs are missing: {', '.join(incomplete)}[/yellow]")

@@ -11,12 +11,12 @@ import typer
 
 from decodehub.core.files import home, write_bytes
 from decodehub.core.records import ResultRecord
+from decodehub.core.tables import from_dicts
 from decodehub.loaders.frozen_encoder import EncoderUnavailableError
 from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.image_features import image_features
 from decodehub.loaders.images import decode_image
 
-from . import study_plots as _study_plots
 from . import study_plots as plots
 from .editbench import release_images
 from .study_figure_data import (
@@ -31,7 +31,6 @@ from .study_figure_data import (
     reference_distances,
 )
 from .study_paper import check_study, display_name, warnings
-from .study_tables import csv_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,10 +79,10 @@ def write_figures(
     note = " ".join(warnings(scored, records))
     written, captions = [], ["# Figures", ""]
     for item in _items(scored, records, gallery_data_dir):
-        files = {"csv": csv_bytes(item.rows or [{"reason": item.reason}])}
+        files = {"csv": from_dicts(item.rows or [{"reason": item.reason}]).csv().encode()}
         if item.draw is not None:
-            with _study_plots.style():
-                files |= _study_plots.rendered(item.draw(note))
+            with plots.style():
+                files |= plots.rendered(item.draw(note))
             captions += [f"![Figure {item.number}](figure_{item.number}.png)", ""]
         if item.reason:
             typer.echo(f"figure {item.number}{'' if item.draw else ' not drawn'}: {item.reason}", err=True)

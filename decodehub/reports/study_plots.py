@@ -9,11 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.isotonic import isotonic_regression
 
 from .editbench import TITLES
@@ -23,7 +20,6 @@ from .study_paper import PAPER_MODELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from PIL.Image import Image
 
 COLUMN, PAGE = 3.4, 7.0  # inches: one column and the full width of a two-column page
@@ -58,19 +54,18 @@ _STYLE = {
 @contextmanager
 def style() -> Iterator[None]:
     """The look of all plots, and SVG whose identifiers do not change from run to run."""
-    with plt.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE):
         yield
 
 
 def rendered(figure: Figure) -> dict[str, bytes]:
-    """The figure as PNG (200 dpi) and SVG, equal bytes for equal figures; it is closed."""
+    """The figure as PNG (200 dpi) and SVG, equal bytes for equal figures."""
     files = {}
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
         figure.set_layout_engine("none")  # laid out once: both files have the same places
         files[kind] = buffer.getvalue()
-    plt.close(figure)
     return files
 
 
@@ -78,7 +73,8 @@ def distances(rows: Sequence[Row], note: str) -> Figure:
     """Figure 5."""
     groups = {row["subtype"] or row["family"]: row for row in rows if row["family"] in FAMILIES}
     blocks = _blocks([c for c in CONDITIONS if c[1] in groups])
-    fig, ax = plt.subplots(figsize=(PAGE, 2.8), layout="constrained")
+    fig = Figure(figsize=(PAGE, 2.8), layout="constrained")
+    ax = fig.subplots()
     end = blocks[-1].edges[-1]
     for row in (row for row in rows if row["family"] not in FAMILIES):
         ax.axhspan(row["q1"], row["q3"], color=FAINT, zorder=0)
@@ -122,7 +118,8 @@ def categories(rows: Sequence[Row], metric: str, note: str) -> Figure:
     low, high = (-reach, reach) if difference else (min(50.0, *known), 100.0)
     cmap = matplotlib.colormaps["RdBu" if difference else "Blues"].with_extremes(bad="#f2f4f6")
     norm = matplotlib.colors.Normalize(low, high)
-    fig, ax = plt.subplots(figsize=(PAGE, 0.28 * len(names) + 1.15), layout="constrained")
+    fig = Figure(figsize=(PAGE, 0.28 * len(names) + 1.15), layout="constrained")
+    ax = fig.subplots()
     for block in blocks:
         table = np.array([[values[name, "=".join(c)] for c in block.conditions] for name, _ in names])
         mesh = ax.pcolormesh(block.edges, np.arange(len(names) + 1) - 0.5, table, cmap=cmap, norm=norm, edgecolors="white", linewidth=0.5)
@@ -148,9 +145,8 @@ def alignment(rows: Sequence[Row], note: str) -> Figure:
     for row in rows:
         scales.setdefault("cosine" if row["similarity"].startswith("cosine") else row["similarity"], []).append(row)
     heights = [max(1.4, 0.24 * len(members) + 0.8) for members in scales.values()]
-    fig, axes = plt.subplots(
-        len(scales), 2, figsize=(PAGE, sum(heights) + 0.2), layout="constrained", squeeze=False, gridspec_kw={"height_ratios": heights}
-    )
+    fig = Figure(figsize=(PAGE, sum(heights) + 0.2), layout="constrained")
+    axes = fig.subplots(len(scales), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
     styles = _model_styles(rows)
     for (left, right), (scale, members) in zip(axes, scales.items()):
         for row in members:
@@ -179,7 +175,8 @@ def quintiles(rows: Sequence[Row], note: str) -> Figure:
     """Figure S1: one line a model over the groups of visual distance."""
     groups = list(dict.fromkeys((row["group"], row["edits"], row["distance_low"], row["distance_high"]) for row in rows))
     styles = _model_styles(rows)
-    fig, ax = plt.subplots(figsize=(PAGE * 0.7, 3.1), layout="constrained")
+    fig = Figure(figsize=(PAGE * 0.7, 3.1), layout="constrained")
+    ax = fig.subplots()
     place = {group[0]: i for i, group in enumerate(groups)}
     ends = []
     for model, (colour, marker) in styles.items():
@@ -205,7 +202,8 @@ def quintiles(rows: Sequence[Row], note: str) -> Figure:
 
 def ranks(rows: Sequence[Row], note: str) -> Figure:
     """Figure S4: mean rank of the target concept's EEG, for source and edited image."""
-    fig, ax = plt.subplots(figsize=(PAGE * 0.6, 0.24 * len(rows) + 1.15), layout="constrained")
+    fig = Figure(figsize=(PAGE * 0.6, 0.24 * len(rows) + 1.15), layout="constrained")
+    ax = fig.subplots()
     _dumbbells(ax, rows, "target_rank_source", "target_rank_edited", _model_styles(rows))
     chance = rows[0]["chance"]
     ax.axvline(chance, color=SOFT, lw=0.8, ls=(0, (3, 2)), zorder=1)
@@ -226,7 +224,7 @@ def failures(rows: Sequence[Row], images: Callable[[str], tuple[Image, Image, st
     """
     selected = {family: [row for row in rows if row["family"] == family and row["selected"]] for family in FAMILIES}
     depth = max(map(len, selected.values()))
-    fig = plt.figure(figsize=(PAGE, 1.62 * depth + 0.35), layout="constrained")
+    fig = Figure(figsize=(PAGE, 1.62 * depth + 0.35), layout="constrained")
     panels = fig.subfigures(depth, len(FAMILIES), squeeze=False)
     for j, (family, members) in enumerate(selected.items()):
         for i in range(depth):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.markup import escape
-from rich.table import Table
-
+from decodehub.core import tables
 from decodehub.core.files import write_bytes
 from decodehub.core.records import Metric, ResultRecord
+from decodehub.core.tables import Format, Table, estimate, from_dicts
 
 from .editbench import TITLES
 from .pages import plural
@@ -37,16 +33,21 @@ class Column(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """Layout of one table: `spread` is what stands behind a mean, ``"sd"`` or ``"ci"``; `bold` marks the best of each column."""
+    """Layout of one table: `spread` is what stands behind a mean, ``"sd"`` or ``"ci95"``; `bold` marks the best of each column."""
 
     number: str
     title: str
     columns: tuple[Column, ...]
     digits: int
-    spread: str
+    spread: tables.Spread
     bold: bool = False
     facts: bool = False
     signed: bool = False
+
+    @property
+    def format(self) -> Format:
+        """Cells as in the paper: ``19.5 ± 3.8``, ``67.73 [66.34, 69.21]``; without spread where there is one subject."""
+        return Format(self.digits, (self.spread,), self.signed, missing="not scored", minus="−")
 
 
 class Cell(NamedTuple):
@@ -119,7 +120,7 @@ TABLES = (
             Column("", "Pairing gain", "pairing_gain"),
         ),
         digits=2,
-        spread="ci",
+        spread="ci95",
     ),
     Spec(
         "S12",
@@ -131,14 +132,14 @@ TABLES = (
             Column("", "Pairing gain", "null_pairing_gain"),
         ),
         digits=2,
-        spread="ci",
+        spread="ci95",
     ),
     Spec(
         "S13",
         "Pairing gain by edit family, percentage points",
         _by_family("pairing_gain", ("attribute", "background", "removal", "identity")),
         digits=2,
-        spread="ci",
+        spread="ci95",
     ),
     Spec(
         "S14",
@@ -238,80 +239,53 @@ def slice_text(slice_: Slice) -> str:
     return ",".join(f"{k}={v}" for k, v in slice_)
 
 
-def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Rows as CSV, floats in full, None empty."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
+# ------------------------------------------------------------------------------------------------------------------------ layout
 
 
-# --------------------------------------------------------------------------------------------------------------- Markdown and terminal
-
-
-class Grid(NamedTuple):
-    """A table as text: `rows` of cells; `best` cells (row, column); rows `from_paper`; `sections` by the row they start at; `notes` below."""
-
-    title: str
-    headings: list[str]
-    rows: list[list[str]]
-    best: set[tuple[int, int]]
-    from_paper: set[int]
-    sections: dict[int, str]
-    notes: list[str]
-
-
-def grid(spec: Spec, scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord]) -> Grid:
+def layout(spec: Spec, scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord]) -> Table:
     """The layout of the paper: its models in its order, each with the published row below, then a block of all other models."""
     paper_block, others = blocks(scored)
     warned = warnings(scored, records)
     by_model: dict[str, list[Cell]] = {}
     for cell in cells(spec, scored):
         by_model.setdefault(cell.model, []).append(cell)
-    headings = ["Model", *(["Venue", "Degraded"] if spec.facts else []), *(cell.column.heading for cell in next(iter(by_model.values())))]
-    rows: list[list[str]] = []
+    rows: list[list[Any]] = []
     sections: dict[int, str] = {}
-    from_paper: set[int] = set()
+    quiet: set[int] = set()
     place: dict[str, int] = {}
-    mark = "paper*" if warned else "paper"
     for name, row in by_model.items():
         if paper_block and name in others[:1]:
             sections[len(rows)] = "Baselines and other models"
         model = paper_model(name)
         place[name] = len(rows)
         facts = ([model.venue, "yes" if model.degraded else "–"] if model else ["–", "–"]) if spec.facts else []
-        rows.append([display_name(name), *facts, *(cell_text(spec, cell.metric) for cell in row)])
+        rows.append([display_name(name), *facts, *(estimate(cell.metric) for cell in row)])
         if model:
-            from_paper.add(len(rows))
-            rows.append([mark, *([""] * len(facts)), *("" if c.paper is None else cell_text(spec, c.paper) for c in row)])
-    best = set()
-    if spec.bold and len(by_model) > 1:
-        first = len(headings) - len(spec.columns)
-        for j in range(len(spec.columns)):
-            values = {name: value for name, row in by_model.items() if (value := row[j].metric.value) is not None}
-            best |= {(place[name], first + j) for name, v in values.items() if v == max(values.values())}
+            quiet.add(len(rows))
+            published_row = ("" if cell.paper is None else estimate(cell.paper) for cell in row)
+            rows.append(["paper*" if warned else "paper", *([""] * len(facts)), *published_row])
+    first = 3 if spec.facts else 1
+    headings = ["Model", *(["Venue", "Degraded"] if spec.facts else [])]
+    numbers = [tables.Column(cell.column.heading, spec.format) for cell in next(iter(by_model.values()))]
     real = "* The paper's numbers are from the real benchmark."
     notes = [
         *([" ".join(warned)] if warned else []),
-        *([real] if warned and from_paper else []),
+        *([real] if warned and quiet else []),
         *_legend(spec, scored),
         *_reasons(by_model),
     ]
-    return Grid(f"Table {spec.number}. {spec.title}", headings, rows, best, from_paper, sections, notes)
+    best = {(place[name], first + j) for name, j in _best(by_model)} if spec.bold else set()
+    title = f"Table {spec.number}. {spec.title}"
+    return Table([*headings, *numbers], rows, title=title, notes=notes, best=best, quiet=quiet, sections=sections)
 
 
-def cell_text(spec: Spec, metric: Metric) -> str:
-    """A cell as in the paper: ``19.5 ± 3.8``, ``67.73 [66.34, 69.21]``; without spread where there is one subject."""
-    if metric.value is None:
-        return "not scored"
-    digits = spec.digits
-    text = f"{metric.value:{'+' if spec.signed else ''}.{digits}f}"
-    if spec.spread == "ci" and metric.ci95:
-        text += f" [{metric.ci95[0]:.{digits}f}, {metric.ci95[1]:.{digits}f}]"
-    elif spec.spread == "sd" and metric.sd is not None and metric.n > 1:
-        text += f" ± {metric.sd:.{digits}f}"
-    return text.replace("-", "−")
+def _best(by_model: Mapping[str, Sequence[Cell]]) -> set[tuple[str, int]]:
+    """Model and column of the highest scored numbers; none where one model stands alone."""
+    found = set()
+    for j in range(len(next(iter(by_model.values())))):
+        values = {name: value for name, row in by_model.items() if (value := row[j].metric.value) is not None}
+        found |= {(name, j) for name, value in values.items() if value == max(values.values())}
+    return found if len(by_model) > 1 else set()
 
 
 def _legend(spec: Spec, scored: Mapping[str, ScoredRuns]) -> list[str]:
@@ -342,55 +316,18 @@ def _reasons(by_model: Mapping[str, Sequence[Cell]]) -> list[str]:
     return lines
 
 
-def markdown(table: Grid) -> str:
-    """The table as Markdown, notes below it."""
-    lines = [f"# {table.title}", "", _line(map(_plain, table.headings)), _line(["---", *["---:"] * (len(table.headings) - 1)])]
-    for i, row in enumerate(table.rows):
-        if i in table.sections:
-            lines.append(_line([f"*{table.sections[i]}*", *[""] * (len(row) - 1)]))
-        lines.append(_line(f"**{_plain(text)}**" if (i, j) in table.best else _plain(text) for j, text in enumerate(row)))
-    return "\n".join([*lines, "", *(f"- {_plain(note)}" for note in table.notes), ""])
-
-
-def rich_tables(scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord], width: int = 80) -> list[Table]:
-    """All tables for a terminal of `width` characters; a wide one is cut into several between its columns, never within a number.
+def layouts(scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord]) -> list[Table]:
+    """All tables in the layout of the paper.
 
     Raises:
         ValueError: see `check_study`.
     """
     check_study(scored, records)
-    return [table for spec in TABLES for table in _cut(grid(spec, scored, records), width)]
-
-
-def _cut(table: Grid, width: int) -> list[Table]:
-    padding = 3
-    headings = [heading.replace(": ", "\n") for heading in table.headings]
-    widths = [
-        max(len(line) for text in (headings[j], *(row[j] for row in table.rows)) for line in text.split("\n")) for j in range(len(headings))
-    ]
-    parts: list[list[int]] = [[]]
-    for j in range(1, len(headings)):
-        if parts[-1] and widths[0] + sum(widths[k] + padding for k in (*parts[-1], j)) + padding + 1 > width:
-            parts.append([])
-        parts[-1].append(j)
-    return [_rich_table(table, headings, [0, *part], first=part is parts[0], last=part is parts[-1]) for part in parts]
-
-
-def _rich_table(table: Grid, headings: Sequence[str], columns: Sequence[int], *, first: bool, last: bool) -> Table:
-    shown = Table(title=escape(table.title + ("" if first else " (continued)")), title_justify="left", caption_justify="left")
-    shown.caption = escape("\n".join(table.notes)) if last else None
-    for j in columns:
-        shown.add_column(escape(headings[j]), justify="right" if j else "left", no_wrap=True)
-    for i, row in enumerate(table.rows):
-        if i in table.sections:
-            shown.add_section()
-        texts = (f"[bold]{escape(row[j])}[/bold]" if (i, j) in table.best else escape(row[j]) for j in columns)
-        shown.add_row(*texts, style="dim" if i in table.from_paper else None)
-    return shown
+    return [layout(spec, scored, records) for spec in TABLES]
 
 
 def write_tables(out: Path, scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord]) -> list[Path]:
-    """Write every table as ``table_N.csv`` (one row a model and cell, numbers in full) and ``table_N.md``.
+    """Write every table as ``table_N.csv`` (one row a model and cell, numbers in full), ``table_N.md`` and ``table_N.tex``.
 
     Args:
         out: folder to write to.
@@ -403,22 +340,11 @@ def write_tables(out: Path, scored: Mapping[str, ScoredRuns], records: Mapping[s
     Raises:
         ValueError: see `check_study`.
     """
-    check_study(scored, records)
     written = []
-    for spec in TABLES:
-        for suffix, data in (
-            ("csv", csv_bytes(csv_rows(spec, scored, records))),
-            ("md", markdown(grid(spec, scored, records)).encode()),
-        ):
+    for spec, shown in zip(TABLES, layouts(scored, records)):
+        texts = {"csv": from_dicts(csv_rows(spec, scored, records)).csv(), "md": shown.markdown(), "tex": shown.latex()}
+        for suffix, text in texts.items():
             path = Path(out) / f"table_{spec.number}.{suffix}"
-            write_bytes(path, data)
+            write_bytes(path, text.encode())
             written.append(path)
     return written
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"([|<`*\\])", r"\\\1", text).replace("\n", " ")

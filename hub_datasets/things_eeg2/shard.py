@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
+from decodehub.core.tables import Table
 from decodehub.loaders.shards import write_shards
 from decodehub.loaders.things_eeg2.store import load_epochs, read_info, subject_folder
 
@@ -56,9 +56,9 @@ def shard(
 
         index = write_shards(each(), folder, max_bytes=max_bytes, float16=float16, average=average, release=release_name(info))
 
-    table = Table("group", "samples", "shards", "MB", "release", box=None, header_style="bold")
-    for name, group in index["groups"].items():
-        size = sum(s["size"] for s in group["shards"]) / 1e6
-        table.add_row(name, f"{group['samples']:,}", str(len(group["shards"])), f"{size:,.1f}", group["release"])
-    Console().print(table)
+    rows = [
+        (name, f"{group['samples']:,}", len(group["shards"]), f"{sum(s['size'] for s in group['shards']) / 1e6:,.1f}", group["release"])
+        for name, group in index["groups"].items()
+    ]
+    Console().print(Table(["group", "samples", "shards", "MB", "release"], rows).rich(box=False))
     return index

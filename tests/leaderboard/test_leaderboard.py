@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from decodehub.leaderboard.checks import Checks
 from decodehub.leaderboard.compare import compare_rows, least_p, sign_flip
 from decodehub.leaderboard.data import Loaded, read_folder, read_hub, repo_name
 from decodehub.leaderboard.details import commands, render_details
-from decodehub.leaderboard.html import esc, render_comparison, render_problems, render_table, to_csv
+from decodehub.leaderboard.html import message, render_comparison, render_problems, render_table, to_csv
 from decodehub.leaderboard.published import published_rows
 from decodehub.leaderboard.rows import NOT_DECLARED
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark
@@ -299,8 +300,8 @@ class TestComparison:
         assert (first.difference > 0) == first.better and first.p < 0.05 and first.ci95 is not None and first.ci95[0] * first.ci95[1] > 0
         assert first.difference == pytest.approx(-other.difference) and first.p == other.p and first.wins + other.wins == first.n
         assert all(c.p <= c.p_holm <= 1 for c in found.paired)
-        assert f"{esc(better)} is better" in render_comparison(named(t, better), named(t, worse), found)
-        assert f"{esc(better)} is better" not in render_comparison(
+        assert f"{escape(better)} is better" in render_comparison(named(t, better), named(t, worse), found)
+        assert f"{escape(better)} is better" not in render_comparison(
             named(t, better), named(t, worse), found._replace(paired=(first._replace(p_holm=0.2),))
         )
 
@@ -387,7 +388,9 @@ class TestPages:
         assert f"'{world.FORMULA}" in {line["model"] for line in lines} and not any(line["model"].startswith("=") for line in lines)
 
     def test_text_for_html(self) -> None:
-        assert esc("a\x00<b>\u202e") == "a &lt;b&gt; " and esc("x" * 400).endswith(" ...")
+        shown = message("a\x00<b>\u202e${x}{{y}}")
+        assert shown == '<p role="status" class="lb-warn">a &lt;b&gt; &#36;&#123;x}&#123;&#123;y}}</p>'
+        assert message("x" * 700).endswith(f"{'x' * 10} ...</p>")
 
 
 class TestCommand:

@@ -22,7 +22,7 @@ from decodehub.reports import study_figure_data as data
 from decodehub.reports import study_plots as _study_plots
 from decodehub.reports.study_figures import write_figures
 from decodehub.reports.study_paper import PAPER_MODELS, blocks, caveats, check_study, paper_model, published
-from decodehub.reports.study_tables import TABLES, cells, csv_rows, grid, markdown, rich_tables, write_tables
+from decodehub.reports.study_tables import TABLES, cells, csv_rows, layout, layouts, write_tables
 
 CONCEPTS, SUBJECTS, SEEDS = 40, (1, 2, 3), (0, 1)
 KINDS = [(family, subtype) for family, subtypes in data.FAMILIES.items() for subtype in subtypes or (None,)]
@@ -157,7 +157,9 @@ class TestTables:
         self, tmp_path: Path, scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord]
     ) -> None:
         files = write_tables(tmp_path, scored, records)
-        assert sorted(path.name for path in files) == sorted(f"table_{spec.number}.{kind}" for spec in TABLES for kind in ("csv", "md"))
+        assert sorted(path.name for path in files) == sorted(
+            f"table_{spec.number}.{kind}" for spec in TABLES for kind in ("csv", "md", "tex")
+        )
         for spec in TABLES:
             rows = list(csv.DictReader(io.StringIO((tmp_path / f"table_{spec.number}.csv").read_text(encoding="utf-8"))))
             assert [row["model"] for row in rows[:: len(spec.columns)]] == ["NICE", "Brain-HIVE", "ridge", "random-projection"]
@@ -174,16 +176,17 @@ class TestTables:
                     assert row["paper_value"] == row["difference"] == ""
 
     def test_layout(self, scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord]) -> None:
-        table = grid(TABLES[0], scored, records)
-        assert [row[0] for row in table.rows] == ["NICE", "paper*", "Brain-HIVE", "paper*", "ridge", "random-projection"]
-        assert table.rows[1][3:] == "19.5 ± 3.8|19.8 ± 4.2|14.0 ± 2.6|79.1 ± 1.8|55.8 ± 3.5|66.6 ± 5.4|84.7 ± 3.7|67.7 ± 2.3".split("|")
-        assert table.rows[2][:3] == ["Brain-HIVE", "ICLR'26", "–"] and table.rows[4][1:3] == ["–", "–"]
-        assert table.headings[3] == "Retrieval: 40-way original"
-        assert table.sections == {4: "Baselines and other models"} and table.from_paper == {1, 3}
-        for j in range(3, len(table.headings)):
-            means = {i: float(table.rows[i][j].split(" ")[0]) for i in (0, 2, 4, 5)}
+        table = layout(TABLES[0], scored, records)
+        rows = table.text()
+        assert [row[0] for row in rows] == ["NICE", "paper*", "Brain-HIVE", "paper*", "ridge", "random-projection"]
+        assert rows[1][3:] == "19.5 ± 3.8|19.8 ± 4.2|14.0 ± 2.6|79.1 ± 1.8|55.8 ± 3.5|66.6 ± 5.4|84.7 ± 3.7|67.7 ± 2.3".split("|")
+        assert rows[2][:3] == ["Brain-HIVE", "ICLR'26", "–"] and rows[4][1:3] == ["–", "–"]
+        assert table.heads[3].title == "Retrieval: 40-way original"
+        assert table.sections == {4: "Baselines and other models"} and table.quiet == {1, 3}
+        for j in range(3, len(table.heads)):
+            means = {i: float(rows[i][j].split(" ")[0]) for i in (0, 2, 4, 5)}
             assert {means[i] for i, column in table.best if column == j} == {max(means.values())}
-        text = markdown(table)
+        text = table.markdown()
         assert text.count("\n| ") == 1 + 1 + 6 + 1 and "- The EEG is simulated (ridge)." in text.replace(
             "paper's 200 and 2,137. ", "paper's 200 and 2,137.\n- "
         )
@@ -195,7 +198,7 @@ class TestTables:
     ) -> None:
         from rich.console import Console
 
-        tables = rich_tables(scored, records, width)
+        tables = [part for table in layouts(scored, records) for part in table.cut(width)]
         assert len(tables) == 7 if width == 400 else len(tables) > 7
         buffer = io.StringIO()
         console = Console(file=buffer, width=width)
@@ -204,7 +207,7 @@ class TestTables:
         shown = buffer.getvalue()
         assert "…" not in shown and max(map(len, shown.splitlines())) <= width
         for spec in TABLES:
-            for row in grid(spec, scored, records).rows:
+            for row in layout(spec, scored, records).text():
                 assert all(text in shown for text in row)
 
     def test_names(self) -> None:
@@ -258,9 +261,9 @@ class TestTables:
         assert {text for (table, _), text in reasons.items() if table == "S14"} == {
             "fewer than 5 edits of the release have a visual_distance"
         }
-        text = markdown(grid(TABLES[-1], one, record))
+        text = layout(TABLES[-1], one, record).markdown()
         assert text.count("not scored") == 6 and text.count("- Not scored:") == 1 and "sample or rehearsal" in text and "simulated" in text
-        assert "±" not in grid(TABLES[0], one, record).rows[0][-1]  # one subject has no spread
+        assert "±" not in layout(TABLES[0], one, record).text()[0][-1]  # one subject has no spread
 
 
 class TestPublished:
@@ -272,7 +275,7 @@ class TestPublished:
         for spec in TABLES:
             for model, column in itertools.product(PAPER_MODELS, spec.columns):
                 metric = published()[spec.number, model.name, column.metric, column.slice]
-                assert (metric.sd is None, metric.ci95 is None) == (spec.spread == "ci", spec.spread == "sd")
+                assert (metric.sd is None, metric.ci95 is None) == (spec.spread == "ci95", spec.spread == "sd")
                 if metric.ci95:
                     assert metric.ci95[0] <= metric.value <= metric.ci95[1]  # type: ignore[operator]
 
@@ -420,7 +423,6 @@ def no_ink(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made but not rendered."""
 
     def close(figure: Any) -> dict[str, bytes]:
-        _study_plots.plt.close(figure)
         return {"png": b"png", "svg": b"svg"}
 
     monkeypatch.setattr(_study_plots, "rendered", close)
