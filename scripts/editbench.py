@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,8 @@ TRAINING_HELP = (
     "Folder of training images: concept folders as in THINGS-EEG2, or training.jsonl; training_edits.jsonl may list edits of them "
     "(image, edit_of) as hard negatives."
 )
+FORMATS = ".npy, .npz, .safetensors or .parquet"
+Force = Annotated[bool, typer.Option("--force", help="Also write over another record, or into a folder that holds other files.")]
 DataDir = Annotated[
     str | None, typer.Option(help='Folder of a release, or "sample"; by default the release that load_dataset("eeg-editbench") gives.')
 ]
@@ -25,9 +27,10 @@ DataDir = Annotated[
 
 @app.command()
 def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data_dir: DataDir = None) -> None:
-    """Write the images to encode, and sources.csv and edits.csv with their order.
+    """Write the images to encode, sources.csv and edits.csv with their order, and their ids as sources.ids.txt and edits.ids.txt.
 
-    Row i of each table is row i of the embeddings that `decodehub editbench score` takes.
+    Row i of each table is row i of the embeddings that `decodehub editbench score` takes; a file X.npy with X.ids.txt beside it may have rows in
+    any order. Ids are concepts (of EEG, sources and nulls) and edit ids, or the names of the exported files.
 
     Example: decodehub editbench export images --data-dir sample
     """
@@ -37,6 +40,7 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
 
     import decodehub  # noqa: F401
     from decodehub.core.files import write_bytes
+    from decodehub.metrics.eeg_editbench.benchmark import export_stem
     from decodehub.reports.editbench import undecoded
 
     for config, columns in (("sources", {"image": "sources", "null_image": "nulls"}), ("edits", {"edited_image": "edits"})):
@@ -46,8 +50,8 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
             files = {}
             for column, sub in columns.items():
                 if row[column] is not None:
-                    name = re.sub(r"[^A-Za-z0-9._-]", "_", row.get("edit_id") or row["concept"])
-                    files[column] = f"{sub}/{i:04d}_{name}{Path(row[column]['path'] or '.png').suffix}"
+                    stem = export_stem(i, row.get("edit_id") or row["concept"])
+                    files[column] = f"{sub}/{stem}{Path(row[column]['path'] or '.png').suffix}"
                     write_bytes(folder / files[column], row[column]["bytes"])
             label = {
                 k: data.features[k].int2str(row[k]) if hasattr(data.features[k], "int2str") and row[k] is not None else row[k] for k in row
@@ -59,50 +63,62 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write.")], data
         writer.writeheader()
         writer.writerows(rows)
         write_bytes(folder / f"{config}.csv", text.getvalue().encode())
-    typer.echo(f"{folder}: sources.csv and edits.csv say which file is which row")
+        ids = [row.get("edit_id") or row["concept"] for row in rows]
+        write_bytes(folder / f"{config}.ids.txt", "".join(f"{name}\n" for name in ids).encode())
+    typer.echo(f"{folder}: sources.csv and edits.csv say which file is which row, sources.ids.txt and edits.ids.txt are their ids")
 
 
 @app.command()
 def score(
     eeg: Annotated[
-        list[Path], typer.Option(help="EEG embeddings (Q, D) as .npy. Repeat for several runs; their names then say sub-01 and seed-0.")
+        list[Path], typer.Option(help=f"EEG embeddings (Q, D): {FORMATS}. Repeat for several runs; their names then say sub-01 and seed-0.")
     ],
-    sources: Annotated[list[Path], typer.Option(help="Source image embeddings (Q, D) as .npy: one file, or one a run.")],
-    edits: Annotated[list[Path], typer.Option(help="Edited image embeddings (E, D) as .npy: one file, or one a run.")],
-    nulls: Annotated[list[Path] | None, typer.Option(help="Null-edited image embeddings (Q, D) as .npy: one file, or one a run.")] = None,
+    sources: Annotated[list[Path], typer.Option(help="Source image embeddings (Q, D): one file, or one a run.")],
+    edits: Annotated[list[Path], typer.Option(help="Edited image embeddings (E, D): one file, or one a run.")],
+    nulls: Annotated[list[Path] | None, typer.Option(help="Null-edited image embeddings (Q, D): one file, or one a run.")] = None,
     data_dir: DataDir = None,
-    similarity: Annotated[str, typer.Option(help="cosine or dot.")] = "cosine",
+    similarity: Annotated[str, typer.Option(help="How your method compares: cosine or dot. It is recorded as you say it.")] = "cosine",
+    allow_order: Annotated[
+        bool, typer.Option("--allow-order", help="Score rows that do not look in order, as of an encoder that maps edits far away.")
+    ] = False,
     model: Annotated[str, typer.Option(help="Name of the model for table and record, e.g. ORG/my-model.")] = "my-model",
     data: Annotated[str, typer.Option(help="What the EEG was, for the record.")] = "not stated",
     out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/editbench"),
+    force: Force = False,
 ) -> None:
-    """Score embeddings and write table, record and report. Rows are in the order of `decodehub editbench export`.
+    """Score embeddings and write table, record and report.
+
+    Files with ids (NAME.ids.txt beside them, or inside) may have their rows in any order; without ids, rows are in the order of
+    `decodehub editbench export`, and edits that do not lie with their sources are refused.
 
     Example: decodehub editbench score --eeg E.npy --sources S.npy --edits D.npy --data-dir sample --model me/nice
     """
     from decodehub.core.records import ModelInfo
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
-    from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
-    from decodehub.metrics.eeg_editbench.similarity import score_embeddings
+    from decodehub.metrics.eeg_editbench.protocol import make_record, refuse_other_record
     from decodehub.reports.editbench import show_record
-    from decodehub.runs.retrieval.embeddings import per_run, read_embeddings, run_of
+    from decodehub.runs.retrieval.embedding_files import score_files
+    from decodehub.runs.retrieval.folders import RECORD_FILES, check_folder
 
+    check_folder(out, RECORD_FILES, "a record", force)
     benchmark = load_benchmark(data_dir)
-    runs = [run_of(path, len(eeg)) for path in eeg]
-    files = {"--sources": per_run(sources, len(eeg)), "--edits": per_run(edits, len(eeg)), "--nulls": per_run(nulls or [], len(eeg))}
-    widths = {
-        "--eeg": len(benchmark.concepts),
-        "--sources": len(benchmark.concepts),
-        "--edits": len(benchmark.edit_ids),
-        "--nulls": len(benchmark.concepts),
-    }
-    predictions = []
-    for i, (subject, seed) in enumerate(runs):
-        paths = {"--eeg": eeg[i], **{name: by_run[i] for name, by_run in files.items()}}
-        arrays = {name: read_embeddings(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
-        images = (arrays["--sources"], arrays["--edits"], arrays.get("--nulls"))
-        predictions.append(Predictions(subject, seed, *score_embeddings(arrays["--eeg"], *images, similarity)))
-    record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
+    if not force:
+        refuse_other_record(out, model, benchmark)
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        scores = score_files(benchmark, eeg, sources, edits, nulls or [], similarity, allow_order)
+    for doubt in doubts:
+        typer.secho(f"Warning: {doubt.message}", fg="yellow", err=True)
+    typer.echo(scores.order)
+    record, scored = make_record(
+        out,
+        benchmark,
+        scores.predictions,
+        model=ModelInfo(id=model, notes=scores.order),
+        data=data,
+        similarity=similarity,
+        replace=force,
+    )
     show_record(out, record, scored, data_dir)
 
 

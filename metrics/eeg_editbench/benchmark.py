@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,11 @@ def make_benchmark(release: str, sources: Iterable[Mapping[str, Any]], edits: It
         distance=np.array(distance, dtype=np.float64),
         rows={"sources": source_rows, "edits": edit_rows},
     )
+
+
+def export_stem(row: int, id_: str) -> str:
+    """Name, without suffix, of the file that ``decodehub editbench export`` writes an image to."""
+    return f"{row:04d}_{re.sub(r'[^A-Za-z0-9._-]', '_', id_)}"
 
 
 def _pick(row: Mapping[str, Any], fields: tuple[str, ...], required: tuple[str, ...], where: str) -> dict[str, Any]:

@@ -1,15 +1,19 @@
 """``evaluate.load("eeg_editbench")``: the EEG-EditBench protocol for one run, one row of scores a query."""
 
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import datasets
 import evaluate
 import numpy as np
 
+from decodehub.core.words import suggest
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
+from decodehub.metrics.eeg_editbench.order import by_ids, check_row_order, column_order, query_order
 from decodehub.metrics.eeg_editbench.protocol import Predictions, check_predictions
 from decodehub.metrics.eeg_editbench.scoring import prepare, score_run
-from decodehub.metrics.eeg_editbench.similarity import score_embeddings
+from decodehub.metrics.eeg_editbench.similarity import as_embeddings, check_finite, check_similarity, score_embeddings
 
 DESCRIPTION = """\
 EEG-EditBench asks whether an EEG-to-image retrieval model tells the viewed image from controlled edits of it. It reports 200-way Top-1
@@ -69,24 +73,45 @@ class EEGEditBenchMetric(evaluate.Metric):
 
     def compute_from_embeddings(
         self,
-        eeg: np.ndarray,
-        sources: np.ndarray,
-        edits: np.ndarray,
-        nulls: np.ndarray | None = None,
+        eeg: Any,
+        sources: Any,
+        edits: Any,
+        nulls: Any | None = None,
         similarity: str = "cosine",
         benchmark: Benchmark | str | None = None,
+        *,
+        ids: Mapping[str, Sequence[Any]] | None = None,
+        allow_order: bool = False,
     ) -> dict:
         """Score one run from its embeddings.
 
         Args:
-            eeg: (Q, D), one row a query. sources: (Q, D). edits: (E, D). nulls: (Q, D) or None. Rows in the order of the release.
+            eeg: (Q, D), one row a query. sources: (Q, D). edits: (E, D). nulls: (Q, D) or None. Arrays, or tensors of any float type on any
+                device. Rows in the order of the release, or in any order with `ids`.
             similarity: "cosine" or "dot".
             benchmark: see `compute`.
+            ids: by "eeg", "sources", "edits", "nulls", or some of them: concepts, for edits their edit ids, or names of exported files.
+            allow_order: score also where nothing shows that rows are in order, as for an encoder that maps edits away from their sources.
 
         Raises:
-            ValueError: shapes that do not fit the release, non-finite or zero rows, an unknown similarity.
+            RowOrderError: edits do not lie with their sources: rows are in another order, or seem to be.
+            ValueError: shapes that do not fit the release, types that are no embeddings, non-finite or zero rows, an unknown similarity, ids
+                that are unknown, missing or there twice.
         """
-        return self._score(self._benchmark(benchmark), *score_embeddings(eeg, sources, edits, nulls, similarity))
+        table = self._benchmark(benchmark)
+        check_similarity(similarity)
+        given = {"eeg": eeg, "sources": sources, "edits": edits, "nulls": nulls}
+        arrays = _in_order({name: value for name, value in given.items() if value is not None}, ids or {}, table)
+        images = (arrays["sources"], arrays["edits"], arrays.get("nulls"))
+        named = set(arrays) - {"eeg"} <= set(ids or {})
+        scores = score_embeddings(arrays["eeg"], *images, similarity, ("eeg", "sources", "edits", "nulls"))
+        check_predictions(Predictions(0, 0, *scores), table)
+        check_row_order(table, *images, allow=allow_order, by_ids=named)
+        if "eeg" not in (ids or {}) and (other := query_order(table, scores.source_scores)):
+            warnings.warn(
+                f"EEG rows may be in another order: they fit their images at chance as given, and far better {other}", stacklevel=2
+            )
+        return self._score(table, *scores)
 
     def _compute(self, predictions: list, references: list, benchmark: Benchmark | str | None = None) -> dict:
         table = self._benchmark(benchmark)
@@ -100,7 +125,11 @@ class EEGEditBenchMetric(evaluate.Metric):
         if all(has_null):
             columns["null_scores"] = len(table.concepts)
         matrices = {name: _matrix(predictions, references, order, name, width, table.release) for name, width in columns.items()}
-        return self._score(table, matrices["source_scores"], matrices["edit_scores"], matrices.get("null_scores"))
+        found = (matrices["source_scores"], matrices["edit_scores"], matrices.get("null_scores"))
+        check_predictions(Predictions(0, 0, *found), table)
+        if doubt := column_order(table, *found):
+            warnings.warn(doubt, stacklevel=2)
+        return self._score(table, *found)
 
     def _benchmark(self, benchmark: Benchmark | str | None) -> Benchmark:
         if isinstance(benchmark, Benchmark):
@@ -110,7 +139,6 @@ class EEGEditBenchMetric(evaluate.Metric):
         return load_benchmark(None if benchmark is None else str(benchmark))
 
     def _score(self, benchmark: Benchmark, sources: np.ndarray, edits: np.ndarray, nulls: np.ndarray | None) -> dict:
-        check_predictions(Predictions(0, 0, sources, edits, nulls), benchmark)
         plan = prepare(benchmark)
         run = score_run(plan, sources, edits, nulls)
         metrics = {label: (value if np.isfinite(value) else None) for label, value in run.as_dict().items()}
@@ -142,6 +170,23 @@ def _row(prediction: dict) -> dict:
     if missing := [name for name in ("source_scores", "edit_scores") if prediction.get(name) is None]:
         raise ValueError(f"a row of predictions lacks {missing}; found {sorted(prediction)}")
     return {"null_scores": None, **prediction}
+
+
+def _in_order(embeddings: dict[str, Any], ids: Mapping[str, Sequence[Any]], table: Benchmark) -> dict[str, np.ndarray]:
+    """Embeddings by name as arrays, in the order of the release."""
+    wanted = {"eeg": table.concepts, "sources": table.concepts, "edits": table.edit_ids, "nulls": table.concepts}
+    if unknown := sorted(set(ids) - set(embeddings)):
+        raise ValueError(f"there are ids of {unknown[0]!r}, and embeddings of {', '.join(embeddings)}{suggest(unknown[0], embeddings)}")
+    arrays = {}
+    for name, value in embeddings.items():
+        rows = as_embeddings(value, name)
+        if name in ids:
+            rows = by_ids(rows, ids[name], wanted[name], name, table.release)
+        elif len(rows) != len(wanted[name]):
+            raise ValueError(f"{name} has {len(rows)} rows, release {table.release!r} needs {len(wanted[name])}")
+        check_finite(rows, name)
+        arrays[name] = rows
+    return arrays
 
 
 def _order(references: list, benchmark: Benchmark) -> list:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from decodehub.core.files import atomic_path, canonical_json, inside, read_data, sha256_file, write_json
+from decodehub.core.files import canonical_json, inside, read_data, sha256_bytes, write_bytes, write_json
 from decodehub.core.jobs import map_threads
 from decodehub.core.records import (
+    RECORD,
     BenchmarkInfo,
     Coverage,
     Metric,
@@ -27,6 +28,7 @@ from decodehub.core.records import (
     environment,
     now,
     protocol_hash,
+    read_record,
     write_record,
 )
 
@@ -66,16 +68,49 @@ def save_predictions(path: Path, predictions: Predictions, benchmark: Benchmark)
     Raises:
         ValueError: a shape that is not the benchmark's, or a score that is not finite (query and column are named).
     """
+    data = predictions_bytes(predictions, benchmark)
+    write_bytes(path, data)
+    return sha256_bytes(data)
+
+
+def predictions_bytes(predictions: Predictions, benchmark: Benchmark) -> bytes:
+    """What `save_predictions` writes."""
     check_predictions(predictions, benchmark)
     tensors = {"source_scores": predictions.source_scores, "edit_scores": predictions.edit_scores}
     if predictions.null_scores is not None:
         tensors["null_scores"] = predictions.null_scores
     # One entry: safetensors writes several in an order that differs from process to process.
     run = {"subject": predictions.subject, "seed": predictions.seed, "benchmark": benchmark.content_hash}
-    metadata = {"run": canonical_json(run)}
-    with atomic_path(path) as part:
-        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, part, metadata=metadata)
-    return sha256_file(path)
+    return save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata={"run": canonical_json(run)})
+
+
+def refuse_other_record(folder: Path, model: str, benchmark: Benchmark, hashes: Mapping[str, str] | None = None) -> None:
+    """Refuse a folder whose record is not this one.
+
+    Args:
+        folder: of a record, or of none. model: id. benchmark: what is scored.
+        hashes: of the predictions, by file; None before they are known.
+
+    Raises:
+        RecordError: the record there is of another model, benchmark or predictions, or cannot be read.
+    """
+    if not (folder / RECORD).exists():
+        return
+    remedy = "name another --out, or write over it with --force"
+    try:
+        _, there = read_record(folder)
+    except RecordError as error:
+        raise RecordError(f"{folder} holds a record that cannot be read ({error}): {remedy}") from None
+    for what, old, new in (
+        ("model", there.model.id, model),
+        ("benchmark", there.benchmark.id, BENCHMARK_ID),
+        ("release", there.benchmark.release, benchmark.release),
+        ("benchmark table", there.benchmark.content_hash, benchmark.content_hash),
+    ):
+        if old != new:
+            raise RecordError(f"{folder} holds the record of another {what}, {old!r} and not {new!r}: {remedy}")
+    if hashes is not None and hashes != {run.predictions: run.sha256 for run in there.runs}:
+        raise RecordError(f"{folder} holds a record of {model!r} with other predictions: {remedy}")
 
 
 def load_predictions(path: Path, benchmark: Benchmark | None = None) -> Predictions:
@@ -172,11 +207,12 @@ def make_record(
     settings: Settings | None = None,
     distance_encoder: str | None = None,
     device: str = "cpu",
+    replace: bool = True,
 ) -> tuple[ResultRecord, ScoredRuns]:
     """Score the runs of one model and write a record folder: predictions, benchmark table, ``record.json`` last.
 
     Args:
-        folder: where to write; a record of the same model that is there is replaced.
+        folder: where to write.
         benchmark, predictions: what is scored; a complete grid of subjects and seeds.
         model: which model.
         data: what the EEG was, in words; say so when it was simulated.
@@ -184,15 +220,21 @@ def make_record(
         settings: the protocol's settings.
         distance_encoder: which features the visual distances are from, where the release carries none.
         device: where the model ran.
+        replace: write over whatever record is there; False writes over the same record only (model, benchmark and predictions).
 
     Raises:
         ValueError: see `score_runs`.
+        RecordError: another record is there and is not to be replaced; nothing was written.
     """
     folder = Path(folder)
     scored = score_runs(benchmark, predictions, settings)
+    names = {(run.subject, run.seed): f"predictions/sub-{run.subject:02d}_seed-{run.seed}.safetensors" for run in predictions}
+    if not replace:
+        hashes = {names[run.subject, run.seed]: sha256_bytes(predictions_bytes(run, benchmark)) for run in predictions}
+        refuse_other_record(folder, model.id, benchmark, hashes)
     runs = []
     for run in predictions:
-        name = f"predictions/sub-{run.subject:02d}_seed-{run.seed}.safetensors"
+        name = names[run.subject, run.seed]
         runs.append(Run(subject=run.subject, seed=run.seed, predictions=name, sha256=save_predictions(folder / name, run, benchmark)))
     write_json(folder / TABLE, {"release": benchmark.release, **benchmark.rows})
     protocol = {**dataclasses.asdict(scored.plan.settings), "similarity": similarity, "distance_encoder": distance_encoder}
@@ -210,6 +252,8 @@ def make_record(
         created=now(),
     )
     write_record(folder, record)
+    for file in set((folder / "predictions").glob("sub-*_seed-*.safetensors")) - {folder / run.predictions for run in runs}:
+        file.unlink()  # of the record that was there
     return record, scored
 
 

@@ -33,9 +33,10 @@ def either_metric(request: pytest.FixtureRequest) -> Any:
 
 
 def random_matrices(b: Benchmark, seed: int = 0) -> Matrices:
+    """Random scores of sources; an edit's and a null edit's are near those of its source, as those of images are."""
     rng = np.random.default_rng(seed)
-    q, e = len(b.concepts), len(b.edit_ids)
-    return tuple(rng.standard_normal(shape) for shape in ((q, q), (q, e), (q, q)))  # type: ignore[return-value]
+    sources = rng.standard_normal((len(b.concepts), len(b.concepts)))
+    return tuple(x + 0.3 * rng.standard_normal(x.shape) if i else x for i, x in enumerate((sources, sources[:, b.query], sources)))  # type: ignore[return-value]
 
 
 def rows_of(matrices: Matrices, *, nulls: bool = True) -> list[dict[str, Any]]:
@@ -110,6 +111,7 @@ class TestRows:
         with pytest.raises(ValueError, match="null_scores are missing for concept 'concept2' and given for others: give all or none"):
             metric.compute(predictions=some, references=concepts, benchmark=b)
 
+    @pytest.mark.filterwarnings("ignore:scores of edits may be in another order")
     @pytest.mark.parametrize(
         "convert", [lambda x: x.astype(np.float32), lambda x: x.astype(np.float16), lambda x: torch.tensor(x, dtype=torch.float32)]
     )
@@ -216,14 +218,22 @@ class TestBenchmark:
             evaluate.load("eeg_editbench", "sample").compute(predictions=rows_of(random_matrices(table)), references=list(table.concepts))
 
 
+def planted(b: Benchmark, dim: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """EEG, sources and edits (float32): edits lie near their sources, EEG less so."""
+    rng = np.random.default_rng(7)
+    sources = rng.standard_normal((len(b.concepts), dim), dtype=np.float32)
+    near = lambda x, noise: x + noise * rng.standard_normal(x.shape, dtype=np.float32)  # noqa: E731
+    return near(sources, 1.0), sources, near(sources[b.query], 0.5)
+
+
 class TestEmbeddings:
     """`compute_from_embeddings`."""
 
     @pytest.mark.parametrize(("name", "score"), [("cosine", cosine_scores), ("dot", dot_scores)])
     def test_equals_scores_by_hand(self, metric: Any, tiny_benchmark: Benchmark, name: str, score: Callable[..., np.ndarray]) -> None:
         b, rng = tiny_benchmark, np.random.default_rng(3)
-        eeg, sources, nulls = (rng.standard_normal((6, 5)) for _ in range(3))
-        edits = rng.standard_normal((35, 5))
+        eeg, sources = (rng.standard_normal((6, 5)) for _ in range(2))
+        nulls, edits = sources + 0.3 * rng.standard_normal((6, 5)), sources[b.query] + 0.3 * rng.standard_normal((35, 5))
         by_hand = lambda x, y: x @ y / (np.linalg.norm(x) * np.linalg.norm(y) if name == "cosine" else 1)  # noqa: E731
         matrices = tuple(np.array([[by_hand(x, y) for y in images] for x in eeg]) for images in (sources, edits, nulls))
         for found, images in zip(matrices, (sources, edits, nulls)):
@@ -256,22 +266,79 @@ class TestEmbeddings:
         assert found["ties"]["two_afc"] == len(b.edit_ids) and found["two_afc"] == 0.0
 
     @pytest.mark.parametrize(
+        "convert",
+        [
+            lambda x: torch.tensor(x, dtype=torch.float64, requires_grad=True),
+            lambda x: torch.nn.Parameter(torch.tensor(x)).to(torch.float64) * 1,
+            lambda x: x.tolist(),
+        ],
+    )
+    def test_whatever_holds_the_numbers(self, metric: Any, tiny_benchmark: Benchmark, convert: Callable[[np.ndarray], Any]) -> None:
+        b, (eeg, sources, edits) = tiny_benchmark, (x.astype(np.float64) for x in planted(tiny_benchmark))
+        right = metric.compute_from_embeddings(eeg, sources, edits, benchmark=b)
+        assert metric.compute_from_embeddings(convert(eeg), convert(sources), convert(edits), benchmark=b) == right
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+    def test_small_float_types_are_their_values(self, metric: Any, tiny_benchmark: Benchmark, dtype: torch.dtype) -> None:
+        b = tiny_benchmark
+        tensors = [torch.tensor(x).to(dtype).requires_grad_() for x in planted(b)]
+        values = [x.detach().float().numpy() for x in tensors]
+        assert metric.compute_from_embeddings(*tensors, benchmark=b) == metric.compute_from_embeddings(*values, benchmark=b)
+
+    def test_ids_put_rows_in_order(self, metric: Any, tiny_benchmark: Benchmark) -> None:
+        b, (eeg, sources, edits) = tiny_benchmark, planted(tiny_benchmark)
+        right = metric.compute_from_embeddings(eeg, sources, edits, benchmark=b)
+        rng = np.random.default_rng(0)
+        order = {"eeg": rng.permutation(6), "sources": rng.permutation(6), "edits": rng.permutation(35)}
+        arrays = {"eeg": eeg, "sources": sources, "edits": edits}
+        shuffled = {name: arrays[name][order[name]] for name in arrays}
+        ids = {name: [(b.edit_ids if name == "edits" else b.concepts)[i] for i in order[name]] for name in arrays}
+        assert metric.compute_from_embeddings(**shuffled, ids=ids, benchmark=b) == right
+        with pytest.raises(ValueError, match="rows are in"):
+            metric.compute_from_embeddings(**shuffled, benchmark=b)
+        assert metric.compute_from_embeddings(**shuffled, benchmark=b, allow_order=True) != right
+        with pytest.raises(ValueError, match="ids of 'edit', and embeddings of eeg, sources, edits; did you mean 'edits'"):
+            metric.compute_from_embeddings(**arrays, ids={"edit": b.edit_ids}, benchmark=b)
+
+    @pytest.mark.filterwarnings("error")
+    def test_rows_of_scores_in_another_order_are_doubted(self, metric: Any, tiny_benchmark: Benchmark) -> None:
+        b, matrices = tiny_benchmark, random_matrices(tiny_benchmark)
+        metric.compute(predictions=rows_of(matrices), references=list(b.concepts), benchmark=b)
+        mixed = (matrices[0], matrices[1][:, ::-1], matrices[2])
+        with pytest.raises(UserWarning, match="scores of edits may be in another order than release 'tiny'"):
+            metric.compute(predictions=rows_of(mixed), references=list(b.concepts), benchmark=b)
+
+    def test_eeg_in_another_order_is_doubted(self, metric: Any) -> None:
+        b = load_benchmark("sample")
+        rng = np.random.default_rng(1)
+        sources = rng.standard_normal((9, 64))
+        edits = sources[b.query] + 0.5 * rng.standard_normal((len(b.query), 64))
+        with pytest.warns(UserWarning, match="EEG rows may be in another order: they fit .* far better reversed"):
+            metric.compute_from_embeddings(sources[::-1], sources, edits, benchmark=b)
+
+    @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"sources": np.ones((6, 4))}, "queries are 5 wide and images 4: both must be embeddings in one space"),
-            ({"eeg": np.ones((6, 5, 1))}, r"query embeddings have shape \(6, 5, 1\), expected \(rows, dimensions\)"),
-            ({"edits": np.ones((34, 5))}, r"edit_scores has shape \(6, 34\), expected \(6, 35\) \(queries in rows\) for release 'tiny'"),
-            ({"eeg": np.ones((5, 5))}, r"source_scores has shape \(5, 6\), expected \(6, 6\)"),
+            ({"sources": np.ones((6, 4))}, "eeg are 5 wide and sources 4: both must be embeddings in one space"),
+            ({"eeg": np.ones((6, 5, 1))}, r"eeg has shape \(6, 5, 1\), expected \(rows, dimensions\)"),
+            ({"edits": np.ones((34, 5))}, r"edits has 34 rows, release 'tiny' needs 35"),
+            ({"eeg": np.ones((5, 5))}, r"eeg has 5 rows, release 'tiny' needs 6"),
             (
                 {"edits": np.vstack([np.ones((30, 5)), np.zeros((5, 5))])},
-                "image embeddings: 5 rows have no direction .*, the first is row 30",
+                "edits: 5 rows have no direction .*, the first is row 30",
             ),
-            ({"eeg": np.vstack([np.ones((2, 5)), np.full((4, 5), np.nan)])}, "query embeddings: 4 rows are not finite, the first is row 2"),
+            ({"eeg": np.vstack([np.ones((2, 5)), np.full((4, 5), np.nan)])}, "eeg: 4 rows are not finite, the first is row 2"),
             (
                 {"sources": np.vstack([np.full((1, 5), np.inf), np.ones((5, 5))])},
-                "image embeddings: 1 rows are not finite, the first is row 0",
+                "sources: 1 rows are not finite, the first is row 0",
             ),
-            ({"eeg": np.full((6, 5), 1e30, np.float32)}, "query embeddings: 6 rows have no direction"),
+            ({"eeg": np.full((6, 5), 1e30, np.float32)}, "eeg: 6 rows have no direction"),
+            ({"eeg": np.ones((6, 5), complex)}, "eeg holds complex128: embeddings are real numbers"),
+            ({"edits": np.ones((35, 5), bool)}, "edits holds bool"),
+            ({"sources": np.full((6, 5), "a")}, "sources holds <U1"),
+            ({"sources": np.full((6, 5), None)}, "sources holds object"),
+            ({"sources": [[1.0], [1.0, 2.0]]}, "sources cannot be read as an array"),
+            ({"eeg": torch.ones(6, 5, dtype=torch.complex64)}, "eeg holds complex64"),
             ({"similarity": "euclid"}, r"similarity must be one of \['cosine', 'dot'\], found 'euclid'"),
         ],
     )

@@ -75,12 +75,14 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory, make_release: Callable[
     release = make_release(folder / "release")
     rng = np.random.default_rng(0)
 
-    def save(name: str, rows: int) -> Path:
-        np.save(folder / name, rng.standard_normal((rows, 8)).astype(np.float32))
+    def save(name: str, rows: int, near: np.ndarray | float = 0.0) -> Path:
+        np.save(folder / name, (near + (0.5 if np.ndim(near) else 1) * rng.standard_normal((rows, 8))).astype(np.float32))
         return folder / name
 
     eeg = [save(f"sub-{subject:02d}_seed-{seed}.npy", 6) for subject in (1, 10) for seed in (0, 3)]
-    return Embeddings(release, eeg, save("sources.npy", 6), save("edits.npy", 35), save("nulls.npy", 6))
+    images = np.load(save("sources.npy", 6))
+    edits = save("edits.npy", 35, images[load_benchmark(str(release)).query])
+    return Embeddings(release, eeg, folder / "sources.npy", edits, save("nulls.npy", 6, images))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,7 @@ class TestScore:
     def test_image_embeddings_of_each_run(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:
         own = []
         for i in range(2):
-            np.save(tmp_path / f"s{i}.npy", np.load(embeddings.sources) * (i - 0.5))
+            np.save(tmp_path / f"s{i}.npy", np.load(embeddings.sources) * (i + 0.5))
             own.append(tmp_path / f"s{i}.npy")
         options = embeddings.options(runs=2, nulls=False)
         at = options.index("--sources")
@@ -226,6 +228,50 @@ class TestScore:
         first, second = (load_predictions(tmp_path / "out" / r.predictions) for r in record.runs)
         for path, images, found in zip(embeddings.eeg, own, (first, second)):
             assert np.array_equal(found.source_scores, cosine_scores(np.load(path), np.load(images)))
+
+    def test_rows_in_another_order_are_refused_unless_ids_or_the_user_say_so(
+        self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path
+    ) -> None:
+        assert run("editbench", "export", tmp_path / "images", "--data-dir", embeddings.release).code == 0
+        ids = (tmp_path / "images/edits.ids.txt").read_text().splitlines()
+        assert ids == list(load_benchmark(str(embeddings.release)).edit_ids)
+        np.save(tmp_path / "edits.npy", np.load(embeddings.edits)[::-1])
+        options = [*embeddings.options(runs=1, edits=tmp_path / "edits.npy"), "--out", tmp_path / "out"]
+        TestMistakes.check(run(*options), rf"--edits {tmp_path}/edits.npy and --sources .*: rows are in ", tmp_path / "out")
+        shown = run(*options, "--allow-order")
+        assert shown.code == 0 and "rows as given, order allowed by name" in shown.out
+        assert "order allowed by name" in read_record(tmp_path / "out")[1].model.notes
+        (tmp_path / "edits.ids.txt").write_text("\n".join(ids[::-1]))
+        assert run(*options, "--force").code == 0
+        assert run(*embeddings.options(runs=1), "--out", tmp_path / "right").code == 0
+        found, right = (read_record(tmp_path / name)[1] for name in ("out", "right"))
+        assert found.metrics == right.metrics and "% of edits lie nearest to their own source" in right.model.notes
+        assert [r.sha256 for r in found.runs] == [r.sha256 for r in right.runs]
+
+    def test_nothing_of_another_kind_is_overwritten(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        assert run(*embeddings.options(runs=2), "--out", out).code == 0
+        assert run(*embeddings.options(runs=2), "--out", out).code == 0, "the same record again"
+        before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+        for options, message in (
+            (embeddings.options(runs=2, model="other"), "holds the record of another model, 'me/my-model' and not 'other'"),
+            (embeddings.options(runs=1), "holds a record of 'me/my-model' with other predictions"),
+            (embeddings.options(runs=2, similarity="dot"), "holds a record of 'me/my-model' with other predictions"),
+        ):
+            shown = run(*options, "--out", out)
+            assert shown.code == 1 and message in shown.err and "write over it with --force" in shown.err
+        assert before == {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+        assert run(*embeddings.options(runs=1, model="other"), "--out", out, "--force").code == 0
+        assert [path.name for path in (out / "predictions").iterdir()] == ["sub-01_seed-0.safetensors"], "and nothing of the old one stays"
+        (out / "record.json").write_text("{}")
+        assert "holds a record that cannot be read" in run(*embeddings.options(runs=1), "--out", out).err
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine/thesis.txt").write_text("x")
+        shown = run(*embeddings.options(runs=1), "--out", tmp_path / "mine")
+        assert shown.code == 1 and "mine holds 'thesis.txt', which is not part of a record" in shown.err
+        shown = run(*embeddings.options(runs=1), "--out", tmp_path / "mine/thesis.txt/x")
+        assert shown.code == 1 and "thesis.txt is a file: name another folder" in shown.err
+        assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["thesis.txt"]
 
     def test_a_name_with_markup_is_a_name(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:
         shown = run(*embeddings.options(runs=1, model="me/[/b][red]x"), "--out", tmp_path / "out")
@@ -263,25 +309,33 @@ def _npz(path: Path) -> None:
         np.savez(f, a=np.ones((6, 8)))
 
 
-def _promises_much(path: Path) -> None:
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 8), }".ljust(117) + b"\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+def _header(shape: tuple[int, ...]) -> Callable[[Path], None]:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return lambda path: path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)  # type: ignore[func-returns-value]
 
 
 BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "too few rows": (
         _npy(np.ones((5, 8))),
-        r"has shape \(5, 8\), float64; release 'tiny' needs 6 rows \(order: decodehub editbench export\)",
+        r"has shape \(5, 8\): release 'tiny' needs 6 rows \(order: decodehub editbench export\)",
     ),
-    "one axis": (_npy(np.ones(6)), r"has shape \(6,\), float64; release 'tiny' needs 6 rows"),
-    "text": (_npy(np.full((6, 8), "a")), r"has shape \(6, 8\), <U1; release 'tiny' needs 6 rows"),
-    "complex": (_npy(np.ones((6, 8), complex)), r"has shape \(6, 8\), complex128"),
+    "one axis": (_npy(np.ones(6)), r"has shape \(6,\), expected \(rows, dimensions\)"),
+    "text": (_npy(np.full((6, 8), "a")), r"holds <U1: embeddings are real numbers"),
+    "complex": (_npy(np.ones((6, 8), complex)), r"holds complex128: embeddings are real numbers"),
+    "truth values": (_npy(np.ones((6, 8), bool)), r"holds bool: embeddings are real numbers"),
+    "extended precision": (_npy(np.ones((6, 8), np.longdouble)), r"holds float128: embeddings are real numbers"),
+    "a negative shape": (
+        _header((9, -16)),
+        r"its header says shape \(9, -16\), float32, which is not the 0 bytes|is not a plain \.npy array",
+    ),
+    "more than a memory": (_header((9, 10**23)), r"is not a plain \.npy array"),
+    "a folder": (lambda path: path.mkdir(), r"is a folder: name the file of embeddings in it"),
     "an archive": (_npz, r"is not a plain \.npy array"),
     "pickled objects": (_object_array, r"is not a plain \.npy array"),
     "a pickle": (_pickle, r"is not a plain \.npy array"),
     "no array": (lambda path: path.write_bytes(b"PK\x03\x04 no archive"), r"is not a plain \.npy array"),
     "half an array": (lambda path: path.write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr'"), r"is not a plain \.npy array"),
-    "a header that promises much": (_promises_much, r"is not a plain \.npy array"),
+    "a header that promises much": (_header((10**12, 8)), r"is not a plain \.npy array"),
     "empty": (lambda path: path.write_bytes(b""), r"is empty"),
     "missing": (lambda path: None, r"does not exist"),
     "not finite": (_npy(np.full((6, 8), np.nan)), r"rows are not finite, the first is row 0"),
@@ -309,8 +363,7 @@ class TestMistakes:
         options = embeddings.options(runs=1, eeg=[bad]) if option == "eeg" else embeddings.options(runs=1, sources=bad)
         result = run(*options, "--out", tmp_path / "out")
         self.check(result, message, tmp_path / "out")
-        if case not in ("not finite", "zero", "another width", "pickled objects"):
-            assert str(bad) in result.err
+        assert f"--{option} {bad}" in result.err
         assert not (tmp_path / "executed").exists()
 
     def test_names_that_do_not_say_the_run(self, run: Callable[..., Result], embeddings: Embeddings, tmp_path: Path) -> None:

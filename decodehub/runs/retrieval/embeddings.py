@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from decodehub.core.files import POINTER_MAX_BYTES, canonical_json, pointer_kind
+from decodehub.core.files import canonical_json
 from decodehub.metrics.eeg_editbench.protocol import Predictions
 from decodehub.metrics.eeg_editbench.similarity import Scores
 
@@ -119,41 +118,3 @@ def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first: dict[bytes, int] = {}
     column = np.array([first.setdefault(row.tobytes(), len(first)) for row in rows])
     return rows[np.unique(column, return_index=True)[1]], column
-
-
-def run_of(path: Path, n_runs: int) -> tuple[int, int]:
-    subject, seed = re.search(r"sub-?0*(\d+)", path.stem), re.search(r"seed-?0*(\d+)", path.stem)
-    if n_runs == 1:
-        return int(subject[1]) if subject else 1, int(seed[1]) if seed else 0
-    if subject is None or seed is None:
-        raise ValueError(f"{path.name}: with several runs each file name must say subject and seed, such as sub-01_seed-0.npy")
-    return int(subject[1]), int(seed[1])
-
-
-def per_run(files: Sequence[Path], n_runs: int) -> list[Path | None]:
-    if len(files) not in (0, 1, n_runs):
-        raise ValueError(
-            f"{len(files)} files for {n_runs} runs ({', '.join(f.name for f in files[:3])}, ...): give one, or one a run in the order of --eeg"
-        )
-    if not files:
-        return [None] * n_runs
-    return [files[0] if len(files) == 1 else files[i] for i in range(n_runs)]
-
-
-def read_embeddings(path: Path, option: str, rows: int, release: str) -> np.ndarray:
-    if not path.is_file():
-        raise FileNotFoundError(f"{option} {path} does not exist")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{option} {path} is empty")
-    try:
-        # Reads the header alone before any memory is taken, and never unpickles.
-        array = np.array(np.lib.format.open_memmap(path, mode="r"))
-    except ValueError as error:
-        with path.open("rb") as f:
-            kind = pointer_kind(f.read(POINTER_MAX_BYTES + 1))
-        what = f"a {kind} pointer in place of the data: fetch it" if kind else f"not a plain .npy array ({error})"
-        raise ValueError(f"{option} {path} is {what}") from None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "fiu" or len(array) != rows:
-        found = f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ValueError(f"{option} {path} has {found}; release {release!r} needs {rows} rows (order: decodehub editbench export)")
-    return array
