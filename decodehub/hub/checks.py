@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from decodehub.core.provenance import TOKEN, secrets
 
-from .client import local_files
+from .sending import local_files
 
 SUFFIXES = {
     *(
@@ -60,6 +60,26 @@ _NAMED = {
     r"\bodbl\b": "odbl",
     r"\bpddl\b": "pddl",
 }
+
+
+# Names of the SPDX list, https://spdx.org/licenses, for those that are more than the Hub's name in other letters.
+_SPDX = {
+    "public-domain": "CC-PDM-1.0",
+    "mit": "MIT",
+    "bsd-3-clause": "BSD-3-Clause",
+    "apache-2.0": "Apache-2.0",
+    "odc-by": "ODC-By-1.0",
+    "odbl": "ODbL-1.0",
+    "pddl": "PDDL-1.0",
+    "gpl": "GPL-1.0-or-later",
+    "lgpl": "LGPL-2.0-or-later",
+    "agpl": "AGPL-1.0-or-later",
+}
+
+
+def spdx(names: Iterable[str]) -> list[str]:
+    """SPDX names of licences that `licences` gives. Of GPL and its kin the later versions are not taken to be allowed."""
+    return [_SPDX.get(name) or name.upper() + ("-only" if "gpl" in name else "") for name in names]
 
 
 def licences(text: str) -> list[str]:

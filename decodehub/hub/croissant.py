@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 CROISSANT = "croissant.json"
+HOME = "https://github.com/decodehub/decodehub"
 _TYPES = {"string": "sc:Text", "large_string": "sc:Text", "bool": "sc:Boolean", "double": "sc:Float", "float": "sc:Float"}
 _CONTEXT = {
     "@language": "en",
@@ -53,12 +56,30 @@ _CONTEXT = {
 }
 
 
-def croissant(folder: Path, release: Mapping[str, Any], *, url: str, version: str, citation: str, licence: str) -> dict[str, Any]:
-    """The description of an exported data set.
+class Facts(NamedTuple):
+    """What is said of a release beside its tables.
+
+    Attributes:
+        url: of its page on the Hub. version: of the layout of its tables. citation: BibTeX.
+        licences: SPDX names. keywords: tags.
+        authors: who made the data; empty for what this package made itself.
+        responsible_ai: fields of the responsible-AI vocabulary, by their name without ``rai:``.
+    """
+
+    url: str
+    version: str
+    citation: str
+    licences: tuple[str, ...]
+    keywords: tuple[str, ...]
+    authors: tuple[str, ...]
+    responsible_ai: Mapping[str, Any]
+
+
+def croissant(folder: Path, release: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """The description of an exported data set, published today.
 
     Args:
-        folder: the repository; one record set is made a config and split. release: its ``release.json``.
-        url: of its page on the Hub. version: of the layout of its tables. citation, licence: as on the card.
+        folder: the repository; one record set is made a config and split. release: its ``release.json``. facts: what else is said.
     """
     files, records = [], []
     for path, digest in release["files"].items():
@@ -77,19 +98,42 @@ def croissant(folder: Path, release: Mapping[str, Any], *, url: str, version: st
         for split, rows in about["rows"].items():
             shards = [path for path in release["files"] if path.startswith(f"{config}/{split}-")]
             records += [_record_set(folder, config, split, shard, i if len(shards) > 1 else None, rows) for i, shard in enumerate(shards)]
+    makers = [{"@type": "sc:Person", "name": name} for name in facts.authors]
     return {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "conformsTo": ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"],
         "name": release["dataset"],
         "description": "\n".join(dict.fromkeys(about["description"] for about in release["configs"].values())),
-        "version": version,
-        "license": licence,
-        "url": url,
-        "citeAs": citation,
+        "version": facts.version,
+        "license": [f"https://spdx.org/licenses/{name}.html" for name in facts.licences],
+        "url": facts.url,
+        "citeAs": facts.citation,
+        "creator": makers or [{"@type": "sc:Organization", "name": "decodehub", "url": HOME}],
+        "datePublished": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        "keywords": list(dict.fromkeys(facts.keywords)),
+        **{f"rai:{name}": value for name, value in sorted(facts.responsible_ai.items())},
         "distribution": files,
         "recordSet": records,
     }
+
+
+def with_former_date(about: dict[str, Any], former: bytes | None) -> dict[str, Any]:
+    """The description with the date of a former one that says the same otherwise: data are published once."""
+    try:
+        there = json.loads(former or b"{}")
+    except (ValueError, RecursionError):
+        return about
+    if isinstance(there, dict) and {**there, "datePublished": about["datePublished"]} == about:
+        return there
+    return about
+
+
+def authors(bibtex: str) -> list[str]:
+    """Names of the authors of the first BibTeX entry."""
+    match = re.search(r"\bauthor\s*=\s*[{\"](.+?)[}\"],?\s*\n\s*\w+\s*=", bibtex, re.DOTALL)
+    names = re.split(r"\s+and\s+", " ".join(match[1].split())) if match else []
+    return [" ".join(reversed(name.replace("{", "").replace("}", "").split(", ", 1))) for name in names if name != "others"]
 
 
 def check_croissant(path: Path) -> None:
@@ -102,7 +146,7 @@ def check_croissant(path: Path) -> None:
         import mlcroissant
     except ImportError:
         raise ImportError("the Croissant description of a data set is checked with mlcroissant: pip install 'decodehub[publish]'") from None
-    logging.getLogger("absl").setLevel(logging.ERROR)  # it recommends a date of publication, which would differ from push to push
+    logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         metadata = mlcroissant.Dataset(jsonld=path).metadata
     except mlcroissant.ValidationError as error:

@@ -4,52 +4,92 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import DatasetCard
 
 from decodehub.core.entry import Entry
 from decodehub.core.files import write_bytes, write_json
-from decodehub.core.repos import RELEASE, builder_class, export_dataset, read_release_file
+from decodehub.core.repos import builder_class, export_dataset, read_release_file
 
-from .checks import check_licence, has_images, licences
+from .cards import decode, merged, read_card
+from .checks import check_licence, has_images, spdx
 from .client import Repo
-from .croissant import CROISSANT, check_croissant, croissant
+from .croissant import CROISSANT, Facts, authors, check_croissant, croissant, with_former_date
+from .dataset_card import MANAGED, dataset_card, named_licences
 from .tasks import tasks_of
 
 FRAMEWORK = "decodehub"
-# What a former release may have left in the repository.
-OWNED = ("*/*.parquet", RELEASE, CROISSANT, "eval.yaml")
+RAI = "rai.yaml"
 
 
-def stage_dataset(entry: Entry, folder: Path, repo: Repo, data_dir: str | None) -> list[str]:
+def stage_dataset(
+    entry: Entry,
+    folder: Path,
+    repo: Repo,
+    data_dir: str | None,
+    there: Callable[[str], bytes | None] = lambda path: None,
+    *,
+    replace: bool = False,
+) -> list[str]:
     """Write the repository of a data set into `folder` and return its faults.
 
     Args:
         entry: the data set. folder: empty. repo: where it will go.
         data_dir: the release, as its builder takes it.
+        there: gives a file of the repository as it is, or None.
+        replace: replace our part of the card even where others changed it.
 
     Raises:
-        ValueError: the release cannot be read.
+        ValueError: the release, or the card that is there, cannot be read.
     """
     exported = export_dataset(entry, **({} if data_dir is None else {"data_dir": data_dir}))
     release = read_release_file(exported)
-    for path in (p for p in exported.rglob("*") if p.is_file()):
+    faults = release_faults(entry, exported, release, sample=data_dir == "sample")
+    for path in (p for p in exported.rglob("*") if p.is_file() and p.name != "README.md"):
         target = folder / path.relative_to(exported)
         target.parent.mkdir(parents=True, exist_ok=True)
         _same_file(path, target)
-    faults = release_faults(entry, exported, release, sample=data_dir == "sample")
-    (folder / "README.md").unlink()
-    licence = _card(entry, exported / "README.md", folder / "README.md", release, repo)
+    former = there("README.md")
+    card = merged(
+        dataset_card(entry, exported, release, repo),
+        None if former is None else decode(former, repo.page),
+        repo.page,
+        managed=MANAGED,
+        replace=replace,
+    )
+    write_bytes(folder / "README.md", card.encode())
     write_bytes(folder / "eval.yaml", yaml.safe_dump(_evaluation(entry, release), sort_keys=False, allow_unicode=True).encode())
-    info = builder_class(entry)(config_name="sample").info
-    page = f"https://huggingface.co/{repo.page}"
-    about = croissant(exported, release, url=page, version=str(info.version), citation=info.citation, licence=licence)
-    write_json(folder / CROISSANT, about)
+    about = croissant(exported, release, _facts(entry, release, repo))
+    write_json(folder / CROISSANT, with_former_date(about, there(CROISSANT)))
     check_croissant(folder / CROISSANT)
     return faults
+
+
+def reserved(folder: Path) -> tuple[str, ...]:
+    """Patterns of the files that loading a staged data set would read."""
+    configs = read_release_file(folder)["configs"]
+    return tuple(f"{config}/{split}-*" for config, about in configs.items() for split in about["rows"])
+
+
+def _facts(entry: Entry, release: dict[str, Any], repo: Repo) -> Facts:
+    """What a description says of a release beside its tables."""
+    info = builder_class(entry)(config_name="sample").info
+    front, _ = read_card(entry.folder / "README.md")
+    stated = yaml.safe_load((entry.folder / RAI).read_text(encoding="utf-8"))
+    names = {r for name, about in release["configs"].items() if name != "sample" for r in about["releases"]}
+    is_sample = any(r.partition("-")[0] in ("sample", "rehearsal") for r in names)
+    return Facts(
+        url=f"https://huggingface.co/{repo.page}",
+        version=str(info.version),
+        citation=info.citation,
+        licences=tuple(spdx(named_licences(release))),
+        keywords=(*front.get("tags", []), "decodehub"),
+        authors=() if is_sample else tuple(authors(info.citation)),
+        responsible_ai=stated["every"] | stated["sample" if is_sample else "release"],
+    )
 
 
 def release_faults(entry: Entry, folder: Path, release: dict[str, Any], *, sample: bool) -> list[str]:
@@ -86,44 +126,6 @@ def _same_file(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _card(entry: Entry, source: Path, target: Path, release: dict[str, Any], repo: Repo) -> str:
-    """Write the card with the licence of this release; returns the licence."""
-    card = DatasetCard(source.read_text(encoding="utf-8"))
-    data: Any = card.data
-    statements = {name: config["license"] or "" for name, config in release["configs"].items() if name != "sample"}
-    named = sorted({licence for text in statements.values() for licence in licences(text)})
-    if len(named) == 1 and named[0] != "public-domain":
-        data.license = named[0]
-        data.license_name = None
-    else:
-        data.license = "other"
-        data.license_name = "-and-".join(named) or "unknown"
-        data.license_link = f"https://huggingface.co/{repo.page}#this-repository"
-    data.tags = [*(data.tags or []), "decodehub"]
-    rows = "\n".join(
-        f"| `{name}` | {', '.join(config['releases'])} | {', '.join(f'{split} {n:,}' for split, n in config['rows'].items())} | {config['license']} |"
-        for name, config in release["configs"].items()
-    )
-    card.text = f"""{card.text.rstrip()}
-
-## This repository
-
-| config | release | rows | licence of the content |
-|---|---|---|---|
-{rows}
-
-```python
-from datasets import load_dataset  # nothing else is needed
-
-data = load_dataset("{repo.id}")
-```
-
-`{RELEASE}` has the hash of every file; `decodehub verify {repo.id}` compares them with what is here.
-"""
-    write_bytes(target, str(card).encode())
-    return data.license if data.license != "other" else str(data.license_name)
 
 
 def _evaluation(entry: Entry, release: dict[str, Any]) -> dict[str, Any]:

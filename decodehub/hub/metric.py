@@ -12,10 +12,10 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -23,12 +23,13 @@ from decodehub import __version__
 from decodehub.core.entry import Entry
 from decodehub.core.files import write_bytes
 
+from .cards import decode, merged, read_card
 from .checks import check_licence
 from .client import Repo
 from .tasks import loaded_names
 
 ROOT = "decodehub"
-OWNED = ("*.py", "requirements.txt")
+MANAGED = ("sdk", "sdk_version", "app_file", "pinned", "title", "license", "tags")  # keys of the card that a push writes
 IMAGE_PAIRS = f"{ROOT}.metrics.bcs.image_pairs"  # metrics built on it take images
 # What the registry knows about names and folders does not travel; in its place comes the organisation of the Space.
 REGISTRY = f"{ROOT}.registry"
@@ -88,8 +89,16 @@ class Import(NamedTuple):
     module: str
 
 
-def stage_metric(entry: Entry, folder: Path, repo: Repo) -> list[str]:
-    """Write the Space of a metric into `folder` and return its faults."""
+def stage_metric(
+    entry: Entry, folder: Path, repo: Repo, there: Callable[[str], bytes | None] = lambda path: None, *, replace: bool = False
+) -> list[str]:
+    """Write the Space of a metric into `folder` and return its faults.
+
+    Args:
+        entry: the metric. folder: empty. repo: where it will go.
+        there: gives a file of the Space as it is, or None.
+        replace: replace our part of the card even where others changed it.
+    """
     org = repo.id.split("/")[0]
     sources = closure(entry.module, org)
     flat = {module: flat_name(module, entry) for module in sources}
@@ -98,7 +107,15 @@ def stage_metric(entry: Entry, folder: Path, repo: Repo) -> list[str]:
         write_bytes(folder / f"{flat[module]}.py", flatten(module, text, flat, org, main=module == entry.module).encode())
         packages |= foreign(text)
     write_bytes(folder / "requirements.txt", ("\n".join(requirements(packages | {"datasets", "evaluate"})) + "\n").encode())
-    write_bytes(folder / "README.md", _card(entry, repo, sources, flat).encode())
+    former = there("README.md")
+    card = merged(
+        _card(entry, repo, sources, flat),
+        None if former is None else decode(former, repo.page),
+        repo.page,
+        managed=MANAGED,
+        replace=replace,
+    )
+    write_bytes(folder / "README.md", card.encode())
     data, _ = read_card(entry.folder / "README.md")
     kind = _IMAGE_APP if IMAGE_PAIRS in sources else _JSON_APP
     write_bytes(folder / "app.py", APP.format(name=entry.name, title=data.get("title", entry.name), **kind).encode())
@@ -236,18 +253,6 @@ def _dependencies() -> dict[str, str]:
     ours = {plain(re.split(r"[<>=!~\[ ]", line, maxsplit=1)[0]): line for line in lines}
     providers = importlib.metadata.packages_distributions()
     return {name: ours[plain(d)] for name, distributions in providers.items() for d in distributions if plain(d) in ours}
-
-
-def read_card(path: Path) -> tuple[dict[str, Any], str]:
-    """YAML and text of a card.
-
-    Raises:
-        ValueError: it does not begin with YAML.
-    """
-    parts = path.read_text(encoding="utf-8").split("---\n", 2)
-    if len(parts) != 3 or parts[0] or not isinstance(data := yaml.safe_load(parts[1]), dict):
-        raise ValueError(f"{path} must begin with YAML between two lines of ---")
-    return data, parts[2]
 
 
 def _card(entry: Entry, repo: Repo, sources: Mapping[str, str], flat: Mapping[str, str]) -> str:

@@ -6,25 +6,26 @@ import importlib
 import inspect
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoModel, AutoProcessor
+from transformers import AutoModel, AutoProcessor, PretrainedConfig
 
 from decodehub.core.entry import Entry, names
 from decodehub.core.files import read_data, write_bytes
 from decodehub.core.records import RECORD, ResultRecord
 
+from .cards import decode, merged, read_card
 from .checks import check_files, check_licence
 from .client import Repo
-from .metric import read_card
-from .results import index_entry, keep_results
-from .tasks import dataset_of
 from .verify import verify
 
 CONFIG, FOLDER = "config.json", "model"
-OWNED = ("*.safetensors", "*.safetensors.index.json", "*.py")
+# What the base class of configurations adds of its own, beside what the code needs.
+_OF_TRANSFORMERS = {"architectures", "auto_map", "transformers_version", "_name_or_path", *PretrainedConfig().to_dict()} - {"model_type"}
+MANAGED = ("license", "library_name", "pipeline_tag", "tags")  # keys of the card that a push writes
 
 
 def find_model(source: Path) -> Path:
@@ -39,13 +40,16 @@ def find_model(source: Path) -> Path:
     raise ValueError(f"{source} holds no model: expected {CONFIG} and weights as save_pretrained writes them, there or in {FOLDER}/")
 
 
-def stage_model(source: Path, folder: Path, repo: Repo, card: str | None) -> list[str]:
+def stage_model(
+    source: Path, folder: Path, repo: Repo, there: Callable[[str], bytes | None] = lambda path: None, *, replace: bool = False
+) -> list[str]:
     """Write the repository of a model into `folder` and return its faults.
 
     Args:
-        source: a folder that `save_pretrained` wrote, or that of a training job; a record that lies there gives the numbers of the card.
+        source: a folder that `save_pretrained` wrote, or that of a training job; a record that lies there gives the table of numbers.
         folder: empty. repo: where it will go.
-        card: the card that is there, whose other numbers are kept, or None.
+        there: gives a file of the repository as it is, or None.
+        replace: replace our part of the card even where others changed it.
 
     Raises:
         ValueError: no model of ours, or a record that does not give its own numbers.
@@ -61,8 +65,10 @@ def stage_model(source: Path, folder: Path, repo: Repo, card: str | None) -> lis
     data, body = read_card(entry.folder / "README.md")
     record = _record(source)
     run = json.loads(read_data(source / "run.json")) if (source / "run.json").is_file() else None
+    former = there("README.md")
     text = _card(model, data, body, repo, record, run)
-    write_bytes(folder / "README.md", (text if card is None else keep_results(text, card, repo.id)).encode())
+    text = merged(text, None if former is None else decode(former, repo.page), repo.page, managed=MANAGED, replace=replace)
+    write_bytes(folder / "README.md", text.encode())
     return check_licence(data.get("license"), "the model's card", images=False)
 
 
@@ -96,25 +102,16 @@ def _record(source: Path) -> ResultRecord | None:
 
 
 def _card(model: Any, data: dict[str, Any], body: str, repo: Repo, record: ResultRecord | None, run: dict[str, Any] | None) -> str:
-    org, name = repo.id.split("/")
+    name = repo.id.split("/")[1]
     front: dict[str, Any] = {key: data[key] for key in ("license", "library_name", "pipeline_tag") if key in data}
     front["tags"] = [*data.get("tags", []), "decodehub"]
-    if record is not None:
-        front |= {"datasets": [f"{org}/{dataset_of(record.benchmark.id.replace('-', '_'))}"]}
-        front["metrics"] = [f"{org}/{record.benchmark.id.replace('-', '_')}"]
-        source = {"name": "decodehub", "url": f"https://huggingface.co/{repo.id}"}
-        front["model-index"] = [{"name": name, "results": [index_entry(record, source["url"], org)]}]
     doc = inspect.cleandoc(type(model).__doc__ or "").replace(":class:", "")
     module = f"{type(model).__module__.rsplit('.', 1)[0]}"
-    settings = {
-        key: value
-        for key, value in sorted(model.config.to_diff_dict().items())
-        if key not in ("architectures", "auto_map", "transformers_version")
-    }
+    settings = {key: value for key, value in sorted(model.config.to_dict().items()) if key not in _OF_TRANSFORMERS}
     parts = [
         f"# {name}",
-        f"Type `{model.config.model_type}`, {model.num_parameters():,} parameters. Weights are safetensors; the code lies beside them.",
-        doc,
+        f"Type `{model.config.model_type}`, {model.num_parameters():,} parameters{_inputs(model)}. Weights are safetensors; the code lies "
+        "beside them.",
         "## Use",
         f"""```python
 from transformers import AutoModel
@@ -126,9 +123,17 @@ With decodehub installed no remote code is needed: `import {module}`, then the s
         *(_numbers(record) if record is not None else ["## Numbers\n\nNot scored yet."]),
         *([f"## Training\n\n{_table(_flat(run))}"] if run is not None else []),
         f"## Configuration\n\n{_table(_flat(settings))}",
+        f"## The published architecture\n\nSizes and encoders here are those of the source; those of this model are above.\n\n{doc}",
         "## Citation\n\n```bibtex\n" + "\n".join(_citations(body, model.config.model_type)) + "\n```",
     ]
     return f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _inputs(model: Any) -> str:
+    """Shapes of an example of what the model takes."""
+    shapes = {name: tuple(value.shape) for name, value in getattr(model, "dummy_inputs", {}).items() if hasattr(value, "shape")}
+    words = ", ".join(f"`{name}` {' x '.join(map(str, shape))}" for name, shape in shapes.items() if name != "input_ids")
+    return f"; takes, for example, {words}" if words else ""
 
 
 def _numbers(record: ResultRecord) -> list[str]:
@@ -143,6 +148,7 @@ def _numbers(record: ResultRecord) -> list[str]:
         f"{warning}{record.benchmark.id}, release {record.benchmark.release}, protocol {record.protocol.name}. Data: {record.data}. "
         f"{record.aggregation}. {record.model.notes}".rstrip()
     )
+    about += "\n\nThe predictions behind these numbers are published with `decodehub push RECORD --model`, which also files them for leaderboards."
     table = "\n".join(["| number | value | 95 % interval | chance | n | unit |", "|---|---|---|---|---|---|", *rows])
     return [f"## Numbers\n\n{about}\n\n{table}"]
 

@@ -16,8 +16,8 @@ from decodehub.core.files import inside, sha256_file, write_bytes
 from decodehub.core.records import RECORD, Metric, ResultRecord
 from decodehub.core.repos import builder_class
 
-from .client import Repo
-from .metric import read_card
+from .cards import read_card, split_card, with_values
+from .released import DataSet
 from .tasks import dataset_of, headline_metrics
 
 RESULTS = "decodehub-results"
@@ -35,7 +35,7 @@ viewer: false
 # Results
 
 One folder a result, `BENCHMARK/MODEL/HASH_OF_THE_RECORD/`: `record.json`, the predictions, and the table that they are scored against. The numbers of
-any of them can be computed anew, without the model and without the images:
+any of them can be re-scored, without the model and without the images:
 
     decodehub verify OWNER/{RESULTS}
 
@@ -67,30 +67,73 @@ def stage_results(source: Path, record: ResultRecord, folder: Path, *, with_card
     return path
 
 
-def stage_numbers(record: ResultRecord, folder: Path, model: Repo, card: str | None, url: str, org: str) -> None:
-    """Write the model's card with the numbers of a record, and ``.eval_results/decodehub-BENCHMARK.yaml``, into `folder`.
+def filed_card(card: str | None, record: ResultRecord, url: str, model: str, data: DataSet) -> str:
+    """A model's card with the numbers of a record in its ``model-index``; entries of others, and of other benchmarks, stay as they are.
 
     Args:
-        record: what is reported. folder: empty. model: the repository.
         card: the card that is there, or None.
-        url: of the record and its predictions. org: whose data set it is scored on.
+        record: what is reported. url: of the record and its predictions.
+        model: ``ORG/NAME``. data: the data set that holds the release it is scored on.
+
+    Raises:
+        ValueError: the card's YAML cannot be read.
     """
-    write_bytes(folder / "README.md", card_with_results(card, model.id, record, url, org).encode())
-    entries = hub_entries(record, url, org)
-    if entries:
-        text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
-        write_bytes(folder / ".eval_results" / f"{SOURCE}-{record.benchmark.id}.yaml", text.encode())
+    card = card or f"\n# {model.split('/')[-1]}\n"
+    front, _ = split_card(card, model)
+    ours = index_entry(record, url, data)
+    index = front.get("model-index") or [{"name": model.split("/")[-1], "results": []}]
+    if not isinstance(index, list) or not isinstance(index[0], dict) or not isinstance(index[0].get("results") or [], list):
+        raise ValueError(f"the model-index of the card of {model} is malformed: mend it first")
+    results = list(index[0].get("results") or [])
+    places = [i for i, result in enumerate(results) if _replaced(result, ours)]
+    if places and _same_claim(results[places[0]], ours):
+        ours = results[places[0]]
+    kept = [result for i, result in enumerate(results) if i not in places]
+    kept.insert(places[0] if places else len(kept), ours)
+    return with_values(card, model, {"model-index": [{**index[0], "results": kept}, *index[1:]]})
 
 
-def hub_entries(record: ResultRecord, url: str, org: str) -> list[dict[str, Any]]:
+def filed_entries(text: str | None, record: ResultRecord, url: str, model: str, data: DataSet) -> str | None:
+    """Our file of ``.eval_results`` with the headline numbers of a record, one entry a data set and task; None where there is nothing to file.
+
+    Args:
+        text: the file that is there, or None. Others as for :func:`filed_card`.
+
+    Raises:
+        ValueError: the file that is there cannot be read.
+    """
+    ours = hub_entries(record, url, data)
+    if not ours:
+        return None
+    try:
+        there = yaml.safe_load(text) if text else []
+        former = {(entry["dataset"]["id"], entry["dataset"]["task_id"]): entry for entry in there or []}
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        place = f"{entries_path(record)} of {model}"
+        raise ValueError(
+            f"{place} cannot be read ({type(error).__name__}: {error}), so it is not written back: mend or delete it first"
+        ) from None
+    for entry in ours:
+        key = (entry["dataset"]["id"], entry["dataset"]["task_id"])
+        if not (key in former and _same_claim(former[key], entry)):
+            former[key] = entry
+    return yaml.safe_dump(list(former.values()), sort_keys=False, allow_unicode=True)
+
+
+def entries_path(record: ResultRecord) -> str:
+    """Where the headline numbers of a record stand in a model's repository."""
+    return f".eval_results/{SOURCE}-{record.benchmark.id}.yaml"
+
+
+def hub_entries(record: ResultRecord, url: str, data: DataSet) -> list[dict[str, Any]]:
     """One entry a headline number, as the Hub reads them; none for a sample, whose scores say nothing about the benchmark."""
     if record.is_sample:
         return []
-    dataset = f"{org}/{dataset_of(record.benchmark.id.replace('-', '_'))}"
     return eval_result_entries_to_yaml(
         [
             EvalResultEntry(
-                dataset_id=dataset,
+                dataset_id=data.id,
+                dataset_revision=data.revision,
                 task_id=task,
                 value=metric.value,
                 date=record.created[:10],
@@ -103,11 +146,11 @@ def hub_entries(record: ResultRecord, url: str, org: str) -> list[dict[str, Any]
     )
 
 
-def index_entry(record: ResultRecord, url: str, org: str) -> dict[str, Any]:
+def index_entry(record: ResultRecord, url: str, data: DataSet) -> dict[str, Any]:
     """The numbers of a record as one result of a card's ``model-index``."""
     name = dataset_of(record.benchmark.id.replace("-", "_"))
     entry = find(name, "dataset")
-    data, _ = read_card(entry.folder / "README.md")
+    front, _ = read_card(entry.folder / "README.md")
     label = " (a sample: these scores say nothing about the benchmark)" if record.is_sample else ""
     numbers = [
         metric
@@ -115,12 +158,13 @@ def index_entry(record: ResultRecord, url: str, org: str) -> dict[str, Any]:
         if metric.value is not None and (not metric.slice or metric in headline_metrics(record).values())
     ]
     return {
-        "task": {"type": (data.get("task_categories") or ["other"])[0]},
+        "task": {"type": (front.get("task_categories") or ["other"])[0]},
         "dataset": {
-            "type": f"{org}/{name}",
-            "name": f"{data.get('pretty_name', name)}, release {record.benchmark.release}{label}",
+            "type": data.id,
+            "name": f"{front.get('pretty_name', name)}, release {record.benchmark.release}{label}",
             "config": builder_class(entry).DEFAULT_CONFIG_NAME,
             "split": "test",
+            "revision": data.revision,
             "args": {
                 "release": record.benchmark.release,
                 "content_hash": record.benchmark.content_hash,
@@ -146,40 +190,9 @@ def index_entry(record: ResultRecord, url: str, org: str) -> dict[str, Any]:
     }
 
 
-def card_with_results(card: str | None, model: str, record: ResultRecord, url: str, org: str) -> str:
-    """A model's card with the numbers of a record in its metadata; entries of others, and of other benchmarks, stay as they are.
-
-    Raises:
-        ValueError: the card's YAML cannot be read.
-    """
-    front, body = split_card(card or f"\n# {model.split('/')[-1]}\n", model)
-    ours = index_entry(record, url, org)
-    index = front.setdefault("model-index", [])
-    if not isinstance(index, list) or (index and not isinstance(index[0], dict)):
-        raise ValueError(f"the model-index of the card of {model} is malformed: mend it first")
-    if not index:
-        index.append({"name": model.split("/")[-1], "results": []})
-    results = index[0].setdefault("results", [])
-    index[0]["results"] = [result for result in results if not _replaced(result, ours)] + [ours]
-    return _joined(front, body)
-
-
-def keep_results(card: str, former: str, model: str) -> str:
-    """A new card with the ``model-index`` entries of the former one that it does not bring anew."""
-    front, body = split_card(card, model)
-    there, _ = split_card(former, model)
-    new = [result for index in front.get("model-index") or [] for result in index["results"]]
-    kept = [result for index in there.get("model-index") or [] for result in index.get("results") or []]
-    # The same numbers stay as they are: their source may name the predictions, which a card alone does not.
-    new = [ours for ours in new if not any(_replaced(result, ours) and result["metrics"] == ours["metrics"] for result in kept)]
-    kept = [result for result in kept if not any(_replaced(result, ours) for ours in new)]
-    if kept or new:
-        front["model-index"] = [{"name": model.split("/")[-1], "results": [*kept, *new]}]
-    return _joined(front, body)
-
-
-def _joined(front: Mapping[str, Any], body: str) -> str:
-    return f"---\n{yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)}---\n{body}"
+def is_of_model(record: ResultRecord, model: str) -> bool:
+    """Whether a record is of a model of the Hub: made under its whole name, or under its name without the owner."""
+    return record.model.id in (model, model.split("/")[-1])
 
 
 def _replaced(result: Any, ours: Mapping[str, Any]) -> bool:
@@ -187,31 +200,26 @@ def _replaced(result: Any, ours: Mapping[str, Any]) -> bool:
     if not isinstance(result, dict) or (result.get("source") or {}).get("name") != SOURCE:
         return False
     there, new = result.get("dataset") or {}, ours["dataset"]
-    same = ("release", "protocol", "protocol_hash")
-    return there.get("type") == new["type"] and all((there.get("args") or {}).get(key) == new["args"][key] for key in same)
+    args = there.get("args") or {}
+    same_rules = all(args.get(key) == new["args"][key] for key in ("protocol", "protocol_hash"))
+    same_data = there.get("type") == new["type"] and args.get("release") == new["args"]["release"]
+    return same_rules and (same_data or args.get("content_hash") == new["args"]["content_hash"])
+
+
+def _same_claim(former: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Whether two entries differ in nothing but the revision under which data and predictions are read (a branch, or the pull request before)."""
+
+    def essence(entry: Mapping[str, Any]) -> dict[str, Any]:
+        dataset = {key: value for key, value in entry["dataset"].items() if key != "revision"}
+        url = re.sub(r"/tree/[^/]+/", "/tree/-/", (entry.get("source") or {}).get("url") or "")
+        return {**entry, "dataset": dataset, "source": {**(entry.get("source") or {}), "url": url}}
+
+    return essence(former) == essence(ours) and bool(former["dataset"].get("revision"))
 
 
 def number_name(metric: Metric) -> str:
     """Name of a number on a card."""
     return metric.name + "".join(f" {key} {value}" for key, value in metric.slice.items())
-
-
-def split_card(card: str, model: str) -> tuple[dict[str, Any], str]:
-    """YAML and text of a card; no YAML is an empty one.
-
-    Raises:
-        ValueError: the YAML cannot be read.
-    """
-    match = re.match(r"\s*---\r?\n(.*?)\r?\n---[ \t]*\r?\n?(.*)\Z", card, re.DOTALL)
-    if match is None:
-        return {}, card
-    try:
-        front = yaml.safe_load(match[1]) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"the YAML of the card of {model} cannot be read ({error}): mend it first") from None
-    if not isinstance(front, dict):
-        raise ValueError(f"the YAML of the card of {model} is no mapping: mend it first")
-    return front, match[2]
 
 
 def _notes(record: ResultRecord, metric: Metric) -> str:

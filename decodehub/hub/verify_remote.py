@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import yaml
 
@@ -163,7 +164,7 @@ def _check_numbers(api: HfApi, place: str, url: str, numbers: dict[str, Any]) ->
     if match is None:
         return Finding("reported only", f"{what} without predictions" + (f" (source {url})" if url else ""))
     try:
-        found = check_records(api, Repo("dataset", match[1]), match[2], match[3])
+        found = check_records(api, Repo("dataset", match[1]), unquote(match[2]), match[3])
     except HubError as error:
         return Finding("reported only", f"{what}: their predictions cannot be had ({error})")
     if len(found) != 1 or found[0].record is None or found[0].state == "reported only":

@@ -76,8 +76,8 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [  # noqa: RUF012  (the library reads it so)
         ThingsEEG2Config(name=name, version=datasets.Version(VERSION), description=text)
         for name, text in (
-            ("train", "16,540 training images, 4 repetitions each"),
-            ("test", "200 test images, 80 repetitions each"),
+            ("train", "training images, a row an image and subject, or a row a trial"),
+            ("test", "test images, a row an image and subject, or a row a trial"),
             (SAMPLE_CONFIG, "the embedded sample: simulated, 40 training and 10 test images"),
         )
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -244,6 +244,25 @@ def rescore(folder: Path, record: ResultRecord) -> Rescored:
         raise RecordError(f"protocol.settings of the record: {error}") from None
     scores = load_scores(inside(folder, record.runs[0].predictions))
     return Rescored(score_pairs(pairs, scores, settings), pairs, scores)
+
+
+def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+    """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
+
+    Args:
+        folder, record: of the record.
+        rows: gives columns of all rows of a config there, in order.
+    """
+    pairs = load_pairs(folder, record)
+    columns = ("pair_id", "reference_sha256", "reconstruction_sha256")
+    there = rows("pairs", ("release", *columns))
+    if (releases := {row["release"] for row in there}) != {pairs.release}:
+        return f"it has release {', '.join(map(repr, sorted(releases)))}"
+    known = {tuple(row[name] for name in columns) for row in there}
+    strange = [row["pair_id"] for row in pairs.rows if tuple(row[name] for name in columns) not in known]
+    if strange:
+        return f"{len(strange)} of the {len(pairs.rows)} pairs that were scored are not in it, the first is {strange[0]!r}"
+    return None
 
 
 def smoke() -> dict[str, float]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
@@ -33,7 +33,7 @@ from decodehub.core.records import (
 )
 
 from .aggregate import Aggregate, aggregate
-from .benchmark import Benchmark, load_benchmark, make_benchmark
+from .benchmark import EDIT_FIELDS, SOURCE_FIELDS, Benchmark, load_benchmark, make_benchmark
 from .scoring import MetricKey, Plan, RunScores, Settings, prepare, score_run
 
 BENCHMARK_ID = "eeg-editbench"
@@ -273,6 +273,24 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
     except ValueError as error:
         raise RecordError(f"protocol.settings of the record: {error}") from None
     return score_runs(benchmark, (partial(_load_run, folder, run, benchmark) for run in record.runs), settings)
+
+
+def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+    """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
+
+    Args:
+        folder, record: of the record.
+        rows: gives columns of all rows of a config there, in order.
+    """
+    benchmark = load_table(folder, record)
+    sources, edits = (rows(config, ("release", *fields)) for config, fields in (("sources", SOURCE_FIELDS), ("edits", EDIT_FIELDS)))
+    there = make_benchmark(sources[0]["release"] if sources else "", sources, edits)
+    if np.isnan(there.distance).all():  # the release carries no distances, so that they may have been measured for the record
+        unmeasured = [{**row, "visual_distance": None} for row in benchmark.rows["edits"]]
+        benchmark = make_benchmark(benchmark.release, benchmark.rows["sources"], unmeasured)
+    if there.content_hash == benchmark.content_hash:
+        return None
+    return f"it has release {there.release!r} with {len(there.concepts)} sources and {len(there.edit_ids)} edits, {there.content_hash}"
 
 
 def smoke() -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from decodehub.core.records import (
 )
 
 from .aggregate import Table, make_table
-from .grid import Grid, load_grid, make_grid
+from .grid import FIELDS, Grid, load_grid, make_grid
 from .predictions import Cells, Predictions, concatenate, fold_rows, load_inside, save, score_cells
 
 BENCHMARK_ID = "imindbench"
@@ -141,6 +141,20 @@ def load_table(folder: Path, record: ResultRecord) -> Grid:
     if grid.content_hash != record.benchmark.content_hash or grid.release != record.benchmark.release:
         raise RecordError(f"{path} is another table: expected {record.benchmark.content_hash}, found {grid.content_hash}")
     return grid
+
+
+def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+    """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
+
+    Args:
+        folder, record: of the record.
+        rows: gives columns of all rows of a config there, in order.
+    """
+    grid, units = load_table(folder, record), rows("units", ("release", *FIELDS))
+    there = make_grid(units[0]["release"] if units else "", units)
+    if there.content_hash == grid.content_hash:
+        return None
+    return f"it has release {there.release!r} with {len(there.units)} units, {there.content_hash}"
 
 
 def smoke() -> dict[str, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -100,6 +101,26 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     if answers.shape != (len(table.pair_ids), len(table.annotators), len(QUESTIONS)):
         raise RecordError(f"{record.runs[0].predictions} has answers of shape {answers.shape}, which is not that of {path.name}")
     return Scored(table, agreement(table, settings))
+
+
+def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+    """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
+
+    Args:
+        folder, record: of the record.
+        rows: gives columns of all rows of a config there, in order.
+    """
+    table = rescore(folder, record).table
+    concepts = {row["pair_id"]: row["concept"] for row in rows("consensus", ("pair_id", "concept"))}
+    fields = ("release", "pair_id", "annotator", "question", "answer")
+    there = {(concepts.get(row["pair_id"]), *(row[name] for name in fields)) for row in rows("annotations", fields)}
+    words = {0.0: "no", 0.5: "somewhat", 1.0: "yes"}
+    scored = {
+        (table.concepts[i], table.release, table.pair_ids[i], table.annotators[j], QUESTIONS[k], words[float(table.answers[i, j, k])])
+        for i, j, k in np.argwhere(~np.isnan(table.answers))
+    }
+    differing = {row for row in there if row[-1] is not None} ^ scored
+    return f"{len(differing)} answers are in one of the two and not in the other" if differing else None
 
 
 def smoke() -> dict[str, float]:

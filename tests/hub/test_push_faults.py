@@ -10,10 +10,10 @@ import pytest
 
 from decodehub.core.provenance import redact
 from decodehub.hub import client as publish
-from decodehub.hub.client import HubError, Published, Repo, ask, hub_api, make_plan, remote_files, send_plan
+from decodehub.hub.client import HubError, Repo, ask, hub_api, remote_files
+from decodehub.hub.sending import MANIFEST, Goal, Plan, Published, look_at, make_plan, send_plan, write_manifest
 
 REPO = Repo("dataset", "lab/numbers")
-OWNED = ("data/*.parquet",)
 
 
 @pytest.fixture
@@ -26,13 +26,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def plan_of(folder: Path, *, repo: Repo = REPO, title: str = "Numbers", propose: bool = False, **options: Any) -> Plan:
+    write_manifest(folder)
+    goal = Goal(title, whole=True, propose=propose, **options)
+    return make_plan(folder, look_at(hub_api(), repo, title, propose=propose), goal)
+
+
 @pytest.fixture
 def push(folder: Path) -> Callable[..., Published]:
-    def call(*, propose: bool = False, repo: Repo = REPO, title: str = "Numbers") -> Published:
-        plan = make_plan(hub_api(), repo, folder, title, owned=OWNED, propose=propose)
-        return send_plan(hub_api(), plan, OWNED)
-
-    return call
+    return lambda **options: send_plan(hub_api(), plan_of(folder, **options))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -43,9 +45,9 @@ class TestPlan:
     """What is sent."""
 
     def test_a_new_repository_is_private_and_whole(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
-        plan = make_plan(hub_api(), REPO, folder, "Numbers")
-        assert next((f.path, f.size, f.replaces) for f in plan.send) == ("README.md", 31, False)
-        assert not plan.exists and plan.private and plan.propose and plan.size == 10_031 and not hub.repositories
+        plan = plan_of(folder, propose=True)
+        assert [(f.path, f.replaces) for f in plan.send][:2] == [(MANIFEST, False), ("README.md", False)] and plan.send[1].size == 31
+        assert not plan.state.exists and plan.goal.private and plan.size > 10_031 and not hub.repositories
         done = push()
         assert hub.repo(*REPO).private and hub.files(*REPO) == content(folder)
         assert done == Published(REPO, hub.repo(*REPO).refs["main"], None, True)
@@ -62,11 +64,11 @@ class TestPlan:
         hub.repo(*REPO).commit({**hub.repo(*REPO).tree(), "notes.txt": hub.repo(*REPO).tree()["README.md"]})
         (folder / "data" / "part-1.parquet").unlink()
         (folder / "data" / "part-0.parquet").write_bytes(b"new")
-        plan = make_plan(hub_api(), REPO, folder, "Numbers", owned=OWNED)
-        assert [f.path for f in plan.send] == ["data/part-0.parquet"] and plan.send[0].replaces and plan.same == 1
-        assert plan.delete == ("data/part-1.parquet",)  # and not the notes, which are someone's own
+        plan = plan_of(folder)
+        assert [f.path for f in plan.send] == [MANIFEST, "data/part-0.parquet"] and plan.send[1].replaces and plan.same == 1
+        assert plan.delete == ("data/part-1.parquet",) and plan.others == ("notes.txt",)  # which are someone's own
         push()
-        assert set(hub.files(*REPO)) == {"README.md", "notes.txt", "data/part-0.parquet"}
+        assert set(hub.files(*REPO)) == {MANIFEST, "README.md", "notes.txt", "data/part-0.parquet"}
 
     def test_a_pull_request_is_opened_once_and_brought_up_to_date(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
         assert push(propose=True).pull == 1
@@ -84,8 +86,8 @@ class TestPlan:
         theirs = Repo("model", "other/model")
         hub.create(*theirs, {"README.md": b"theirs"})
         with pytest.raises(HubError, match=r"may not do that in other/model .*propose it as a pull request"):
-            push(repo=theirs)
-        assert push(repo=theirs, propose=True).pull == 1
+            push(repo=theirs, into_existing=True)
+        assert push(repo=theirs, propose=True, into_existing=True).pull == 1
         assert hub.files(*theirs) == {"README.md": b"theirs"}
 
     def test_a_link_is_not_followed(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
@@ -131,7 +133,9 @@ class TestFaults:
         self, hub: Any, push: Callable[..., Published], folder: Path, what: tuple[str, str, Any]
     ) -> None:
         hub.fail(*what, times=10_000)
-        with pytest.raises(HubError, match=r"datasets/lab/numbers: the Hub could not be used after 5 attempts .*run this again"):
+        with pytest.raises(
+            HubError, match=r"datasets/lab/numbers: the Hub could not be used after 5 attempts .*Run this again.*Nothing was published"
+        ):
             push()
         assert hub.files(*REPO) == {}
         stored = len(hub.blobs)
@@ -183,17 +187,52 @@ class TestFaults:
         with pytest.raises(HubError, match="there is no token of the Hub on this machine: run `hf auth login`"):
             push()
 
-    def test_a_change_of_others_in_the_meantime(self, hub: Any, push: Callable[..., Published]) -> None:
-        repo = hub.create(*REPO)
-        hub.fail("POST", "/commit/", lambda: repo.commit({}))
-        with pytest.raises(HubError, match="was changed since it was looked at"):
+    def test_a_change_of_others_in_the_meantime(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
+        push()
+        repo = hub.repo(*REPO)
+        (folder / "data" / "part-0.parquet").write_bytes(b"new")
+        hub.fail("POST", "/commit/", lambda: repo.commit({**repo.tree(), "data/part-0.parquet": _blob(hub, b"theirs")}))
+        with pytest.raises(
+            HubError, match=r"changed by someone else during the push \(data/part-0.parquet\): expected [0-9a-f]{12}, found"
+        ):
             push()
-        hub.fail("POST", "/commit/", 500)
-        hub.fail("GET", "/revision/", lambda: None)
-        hub.fail("POST", "/preupload/", lambda: repo.commit({"theirs.txt": next(iter(_blobs(hub, b"x")))}))
-        with pytest.raises(HubError, match=r"changed by someone else during the push: expected [0-9a-f]{12}, found [0-9a-f]{12}"):
+        assert hub.files(*REPO)["data/part-0.parquet"] == b"theirs"
+
+    @pytest.mark.parametrize("when", ["before the commit", "while the repository is made"])
+    def test_commits_of_others_to_other_files_land_too(self, hub: Any, push: Callable[..., Published], folder: Path, when: str) -> None:
+        seen = iter(range(3))
+
+        def theirs() -> None:
+            repo = hub.repo(*REPO)
+            repo.commit({**repo.tree(), f"theirs-{next(seen)}.txt": _blob(hub, b"x")})
+
+        if when == "before the commit":
             push()
-        assert set(hub.files(*REPO)) == {"theirs.txt"}
+            (folder / "data" / "part-0.parquet").write_bytes(b"new")
+            hub.fail("POST", "/commit/", theirs, times=3)
+            done = push()
+            assert hub.files(*REPO) == content(folder) | {f"theirs-{i}.txt": b"x" for i in range(3)}
+            assert done.revision == hub.repo(*REPO).refs["main"]
+        else:
+            hub.fail("GET", "/api/datasets/lab/numbers", lambda: None)
+            hub.fail("GET", "/api/datasets/lab/numbers", theirs)  # the first look after it was made
+            with pytest.raises(HubError, match=r"was made by someone else during the push and holds theirs-0.txt"):
+                push()
+            assert hub.files(*REPO) == {"theirs-0.txt": b"x"}
+
+    def test_two_at_once(self, hub: Any, tmp_path: Path) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        def one(i: int) -> Published:
+            (tmp_path / str(i)).mkdir()
+            (tmp_path / str(i) / f"record-{i}.json").write_text("{}")
+            goal = Goal(f"Record {i}", propose=False)
+            return send_plan(hub_api(), make_plan(tmp_path / str(i), look_at(hub_api(), REPO, goal.title, propose=False), goal))
+
+        with ThreadPoolExecutor(6) as pool:
+            done = list(pool.map(one, range(6)))
+        assert set(hub.files(*REPO)) == {f"record-{i}.json" for i in range(6)}
+        assert len({published.revision for published in done}) == 6
 
     def test_other_bytes_than_those_that_were_sent(self, hub: Any, push: Callable[..., Published]) -> None:
         def damage() -> None:
@@ -207,13 +246,100 @@ class TestFaults:
     def test_reading_is_tried_again_too(self, hub: Any, push: Callable[..., Published]) -> None:
         push()
         hub.fail("GET", "/tree/", 500, times=2)
-        assert len(ask(lambda: remote_files(hub_api(), REPO, "main"), REPO)) == 3
+        assert len(ask(lambda: remote_files(hub_api(), REPO, "main"), REPO)) == 4
 
 
-def _blobs(hub: Any, *data: bytes) -> list[Any]:
+def _blob(hub: Any, data: bytes) -> Any:
     import sys
 
-    return [sys.modules["hub_server"].Blob(item, False) for item in data]
+    return sys.modules["hub_server"].Blob(data, False)
+
+
+class TestFilesOfOthers:
+    """What a push did not make is neither deleted nor replaced."""
+
+    THEIRS = {"data/train-00000.parquet": b"1", "sub/other.parquet": b"2", "modeling_other.py": b"3"}  # noqa: RUF012
+
+    def test_a_repository_of_others_needs_consent_and_keeps_its_files(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
+        hub.create(*REPO, self.THEIRS)
+        plan = plan_of(folder)
+        assert plan.needs_consent == plan.others == tuple(sorted(self.THEIRS)) and not plan.delete
+        with pytest.raises(HubError, match=r"holds files that this push did not make: data/train-00000.parquet, .*--into-existing"):
+            send_plan(hub_api(), plan)
+        assert hub.files(*REPO) == self.THEIRS
+        push(into_existing=True)
+        assert hub.files(*REPO) == self.THEIRS | content(folder)
+        (folder / "data" / "part-1.parquet").unlink()
+        push()  # the repository has a manifest now; only what it names goes
+        assert hub.files(*REPO) == self.THEIRS | content(folder)
+
+    def test_a_file_that_others_changed_since_stays_and_is_named(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
+        push()
+        repo = hub.repo(*REPO)
+        repo.commit({**repo.tree(), "data/part-1.parquet": _blob(hub, b"mended")})
+        (folder / "data" / "part-1.parquet").unlink()
+        plan = plan_of(folder)
+        assert plan.changed == ("data/part-1.parquet",) and not plan.delete
+        with pytest.raises(
+            HubError, match=r"holds data/part-1.parquet, which this push did not make and which would be read as part of it"
+        ):
+            push(reserved=("data/part-*",))
+        push()
+        assert hub.files(*REPO)["data/part-1.parquet"] == b"mended"
+
+    def test_a_file_that_others_changed_is_not_replaced_without_consent(
+        self, hub: Any, push: Callable[..., Published], folder: Path
+    ) -> None:
+        push()
+        repo = hub.repo(*REPO)
+        repo.commit({**repo.tree(), "data/part-1.parquet": _blob(hub, b"mended")})
+        assert plan_of(folder).replaces == ("data/part-1.parquet",)
+        with pytest.raises(HubError, match="into-existing"):
+            push()
+        push(into_existing=True)
+        assert hub.files(*REPO) == content(folder)
+
+    def test_a_new_repository_of_the_hub_counts_as_empty(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
+        hub.create(*REPO, {".gitattributes": b"*.parquet filter=lfs\n"})
+        push()
+        assert hub.files(*REPO) == content(folder) | {".gitattributes": b"*.parquet filter=lfs\n"}
+
+    @pytest.mark.parametrize("data", [b"[]", b"{", b'{"schema_version": 1, "files": {"a": "b"}}', b'{"schema_version": 9, "files": {}}'])
+    def test_a_damaged_manifest_is_no_licence_to_delete(self, hub: Any, push: Callable[..., Published], data: bytes) -> None:
+        hub.create(*REPO, {MANIFEST: data, "data/x.parquet": b"1"})
+        with pytest.raises(HubError, match=r"manifest.json (is damaged|has schema version 9)"):
+            push()
+        assert len(hub.files(*REPO)) == 2
+        hub.create(*REPO, {"README.md": b"x"})
+
+    def test_a_manifest_that_arrives_damaged(self, hub: Any, push: Callable[..., Published]) -> None:
+        push()
+        hub.fail("GET", "/resolve/", "corrupt")
+        with pytest.raises(HubError, match=r"manifest.json arrived damaged: expected git:"):
+            push()
+
+
+class TestWhatIsSaidOfFailures:
+    """ "Nothing was published" is said when nothing was, and then only."""
+
+    def test_when_nothing_was(self, hub: Any, push: Callable[..., Published]) -> None:
+        hub.fail("POST", "/commit/", 500, times=10_000)
+        with pytest.raises(HubError, match="Nothing was published, but the private repository datasets/lab/numbers may have been made"):
+            push()
+        with pytest.raises(HubError, match=r"Nothing was published$"):
+            push()
+
+    def test_not_when_the_commit_landed(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
+        hub.fail("POST", "/commit/", 500, times=5, late=True)
+        hub.faults[0].times = 1
+        hub.fail("POST", "/commit/", 500, times=10_000)
+        assert push().changed and hub.files(*REPO) == content(folder)  # seen by looking
+
+    def test_nor_when_the_look_afterwards_fails(self, hub: Any, push: Callable[..., Published], folder: Path) -> None:
+        hub.fail("POST", "/commit/", lambda: hub.fail("GET", "/tree/", 500, times=10_000))
+        with pytest.raises(HubError) as error:
+            push()
+        assert "Nothing was" not in str(error.value) and hub.files(*REPO) == content(folder)
 
 
 def test_tokens_are_hidden_and_other_words_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decodehub.scripts.push import Options, push_thing
+from decodehub.hub.publish import Options, push_thing
 
 # Runs in a process of its own, where importing this package fails.
 CLEAN = """
@@ -64,7 +64,6 @@ print("RESULT" + json.dumps({
 def published(hub: Any, make_release: Callable[..., Path], tmp_path: Path) -> tuple[Any, Path]:
     """The server with a data set, the metric and a model of each kind; and the release."""
     import torch
-    from rich.console import Console
 
     from decodehub.hub_models.eeg_retrieval import NICEConfig, NICEModel
 
@@ -73,7 +72,7 @@ def published(hub: Any, make_release: Callable[..., Path], tmp_path: Path) -> tu
     NICEModel(NICEConfig.tiny()).eval().save_pretrained(tmp_path / "nice-tiny")
     options = Options(public=True, direct=True, go=True)
     for what, data_dir in (("eeg-editbench", str(release)), ("eeg_editbench", None), (str(tmp_path / "nice-tiny"), None)):
-        push_thing(what, "lab", None, None, data_dir, options, Console(quiet=True))
+        push_thing(what, "lab", None, None, data_dir, options, lambda line: None)
     return hub, release
 
 
