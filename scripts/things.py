@@ -134,7 +134,7 @@ def simulate(
         n_train_concepts=concepts, images_per_concept=images, n_test_images=test_images, **_blocks(concepts * images, test_images)
     )
     runs = make_schedule(size, subject=subject, seed=seed)
-    writers[layout](out, runs, evoked_model(SignalSettings(), subject=subject, seed=seed))
+    writers[layout](out, runs, evoked_model(SignalSettings(), subject=subject, seed=seed), design=size.design)
     typer.echo(f"{out}: {len(runs)} simulated recordings of subject {subject}, layout {layout}")
 
 
@@ -184,7 +184,9 @@ def _prepare_one(
     if source.kind == "runs":
         from decodehub.loaders.things_eeg2.prepare import prepare_subject
 
-        return prepare_subject(lambda: source.runs(subject), out, settings, source=source.description, progress=progress)
+        return prepare_subject(
+            lambda: source.runs(subject), out, settings, source=source.description, design=source.design, progress=progress
+        )
     from decodehub.loaders.things_eeg2.select import store_epochs
 
     wanted = None if channels is None else settings.ch_names

@@ -44,6 +44,46 @@ def canonical_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text, in which no key may stand twice and no number may be NaN or infinite.
+
+    Raises:
+        ValueError: not such a text; the message says why, and the caller where.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path: Path, *, max_bytes: int | None = None) -> Any:
+    """The value of a JSON file; see `parse_json`.
+
+    Raises:
+        FileNotFoundError, ValueError: see `read_data`; not UTF-8, or not JSON. The message names the file.
+    """
+    try:
+        return parse_json(read_data(path, max_bytes=max_bytes).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}): correct it, or fetch it again") from None
+    except ValueError as error:
+        raise error if str(path) in str(error) else ValueError(f"{path} is not JSON that can be trusted ({error}): correct it") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in names if names.count(key) > 1)!r} is there twice")
+    return value
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
 def sha256_bytes(data: bytes) -> str:
     """``"sha256:<64 hex>"`` of `data`."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

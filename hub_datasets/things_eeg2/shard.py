@@ -41,10 +41,15 @@ def shard(
         What ``index.json`` says.
 
     Raises:
-        FileNotFoundError: nothing is prepared there. ValueError: see `write_shards`.
+        FileNotFoundError: nothing is prepared there. ValueError: arrays that are not what their ``info.json`` says, or NaN in them (see
+            `load_epochs`); see `write_shards`.
     """
     root = resolve_folder(str(prepared))
     chosen = find_subjects(root, "all") if subjects is None else [s for number in subjects for s in find_subjects(root, number)]
+    for subject in chosen:  # all of it, before the first shard
+        for partition in read_info(subject_folder(root, subject))["partitions"]:
+            if partition in partitions:
+                load_epochs(root, subject, partition, verify=True)
     index: dict[str, Any] = {}
     for subject in chosen:
         info = read_info(subject_folder(root, subject))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -93,6 +93,43 @@ class Epochs:
     unit: str = "unknown"
     settings: dict[str, Any] = field(default_factory=dict)
     sessions: np.ndarray | None = None
+
+
+class Design(NamedTuple):
+    """What an experiment shows of one partition.
+
+    Attributes:
+        images: (n_images,) int, ascending numbers. repetitions: of each image, over all sessions.
+    """
+
+    images: np.ndarray
+    repetitions: int
+
+
+def design_of(partition: Partition, simulated: dict[str, Any] | None = None) -> Design:
+    """The design of THINGS-EEG2, or what the files of a smaller simulated experiment state as theirs.
+
+    Args:
+        partition: "train" or "test".
+        simulated: by partition, ``{"concepts": 8, "images_per_concept": 2, "repetitions": 4}`` (the first images of the first concepts) or
+            ``[images, repetitions]`` (the first images).
+
+    Raises:
+        ValueError: a design of another form.
+    """
+    stated = (simulated or {}).get(partition)
+    if stated is None:
+        n = TRAIN_IMAGES if partition == "train" else TEST_IMAGES
+        return Design(np.arange(1, n + 1), REPETITIONS[partition])
+    try:
+        if isinstance(stated, dict):
+            concepts, per_concept, repetitions = (int(stated[key]) for key in ("concepts", "images_per_concept", "repetitions"))
+            first = np.arange(concepts) * (IMAGES_PER_CONCEPT if partition == "train" else 1)
+            return Design((first[:, None] + np.arange(1, per_concept + 1)).ravel(), repetitions)
+        n, repetitions = stated
+        return Design(np.arange(1, n + 1), int(repetitions))
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"the design of {partition} must state concepts, images_per_concept and repetitions, found {stated!r}") from None
 
 
 def channel_indices(ch_names: Sequence[str], wanted: Sequence[str]) -> list[int]:

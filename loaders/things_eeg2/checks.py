@@ -23,11 +23,12 @@ from . import (
     POSTERIOR_17,
     POSTERIOR_17_OSF,
     RECORDING_ORDER,
-    REPETITIONS,
     TEST_IMAGES,
     TRAIN_IMAGES,
+    Design,
     Epochs,
     Partition,
+    design_of,
 )
 from .signal import Summary, axis_roles, ripple, spatial_roughness, summarise, trial_sample, whiteness
 
@@ -74,13 +75,12 @@ class Finding:
     remedy: str = ""
 
 
-def check_epochs(epochs: Epochs, *, design: Mapping[Partition, tuple[int, int]] | None = None) -> list[Finding]:
+def check_epochs(epochs: Epochs, *, design: Design | None = None) -> list[Finding]:
     """All checks that need nothing but the epochs; reads every value once (4 GB for the training part of a subject).
 
     Args:
         epochs: of one subject and partition.
-        design: by partition, the number of images and of repetitions; by default those of the experiment, and for simulated epochs
-            what their settings say.
+        design: images and repetitions; by default those of the experiment, and for simulated epochs what their settings say.
     """
     findings = check_shape(epochs)
     if any(f.level == "error" for f in findings if f.check == "shape"):
@@ -159,9 +159,10 @@ def check_channel_names(epochs: Epochs) -> list[Finding]:
     return [Finding("channel names", "warning", "the 63 or the 17 posterior electrodes in the order of the models", found, remedy)]
 
 
-def check_counts(epochs: Epochs, design: Mapping[Partition, tuple[int, int]] | None = None) -> list[Finding]:
+def check_counts(epochs: Epochs, design: Design | None = None) -> list[Finding]:
     """Images and repetitions against the design."""
-    images, repetitions = _design(epochs, design)
+    design = _design(epochs, design)
+    images, repetitions = len(design.images), design.repetitions
     n, r = epochs.data.shape[:2]
     findings = []
     for check, expected, found, what in (("image count", images, n, "images"), ("repetition count", repetitions, r, "repetitions")):
@@ -175,18 +176,17 @@ def check_counts(epochs: Epochs, design: Mapping[Partition, tuple[int, int]] | N
     return findings
 
 
-def check_images(epochs: Epochs, design: Mapping[Partition, tuple[int, int]] | None = None) -> list[Finding]:
+def check_images(epochs: Epochs, design: Design | None = None) -> list[Finding]:
     """Image numbers: range of the partition, duplicates, gaps, ascending order."""
-    last, _ = _design(epochs, design)
-    images = np.asarray(epochs.images)
-    expected = f"1 to {last:,}, each once, ascending"
+    shown, images = _design(epochs, design).images, np.asarray(epochs.images)
+    expected = f"{len(shown):,} from {shown[0]:,} to {shown[-1]:,}, each once, ascending"
     values, counts = np.unique(images, return_counts=True)
     faults = []
-    if (outside := values[(values < 1) | (values > last)]).size:
+    if (outside := np.setdiff1d(values, shown)).size:
         faults.append(f"{outside.size:,} outside the range ({some(outside)})")
     if (twice := values[counts > 1]).size:
         faults.append(f"{twice.size:,} there twice ({some(twice)})")
-    if (missing := np.setdiff1d(np.arange(1, last + 1), values)).size:
+    if (missing := np.setdiff1d(shown, values)).size:
         faults.append(f"{missing.size:,} missing ({some(missing)})")
     if (np.diff(images.astype(np.int64)) < 0).any():
         faults.append("not ascending")
@@ -313,8 +313,9 @@ def check_ripple(epochs: Epochs, summary: Summary) -> list[Finding]:
 def check_positions(epochs: Epochs, summary: Summary) -> list[Finding]:
     """Whether the data of neighbouring electrodes are alike when the channels have their names; finds names in the order of another file.
 
-    The order must suit the data better than 99% of random ones, and better than any other order that files come in. With fewer than 32
-    channels only the second is asked: 17 posterior channels are too alike for the first.
+    The order must suit the data better than 99% of random ones, and better than any other order that files come in. Where it does not, names
+    of 32 channels or more are wrong; 17 posterior channels are too alike for that, and so is a response too weak to come back in the other
+    half of the images: then it cannot be told.
     """
     if (result := spatial_roughness(summary, tuple(epochs.ch_names))) is None:
         return []
@@ -328,14 +329,24 @@ def check_positions(epochs: Epochs, summary: Summary) -> list[Finding]:
                 other = spatial_roughness(summary, names)
                 if other is not None and other[1] <= MAX_CHANCE and other[0] < ratio:
                     rivals[label] = other[0]
+    remedy = "the names may be in the order of another file: see where they come from, and take the channels by name"
+    enough = len(epochs.ch_names) >= MIN_CHANNELS
     if rivals:
         best = min(rivals, key=lambda label: rivals[label])
         found += f"; the data fit the order {best} better (ratio {rivals[best]:.2f})"
-    elif chance <= MAX_CHANCE or len(epochs.ch_names) < MIN_CHANNELS:
+    elif chance <= MAX_CHANCE:
         return [Finding("channel positions", "ok", expected, found)]
-    return [
-        Finding("channel positions", "warning", expected, found, "the names may be in the order of another file: see where they come from")
-    ]
+    elif not enough or _reliability(summary) < MIN_SIGNAL:
+        why = "the mean response is too weak" if enough else f"{len(epochs.ch_names)} channels are too alike"
+        return [Finding("channel positions", "warning", expected, f"{found}: cannot tell, {why}", remedy)]
+    return [Finding("channel positions", "error" if enough else "warning", expected, found, remedy)]
+
+
+def _reliability(summary: Summary) -> float:
+    """Correlation of the mean responses (channels, times) to the even and the odd images."""
+    first, second = (half - half.mean(axis=-1, keepdims=True) for half in summary.halves.mean(axis=1))
+    power = float(np.sqrt(np.square(first).sum() * np.square(second).sum()))
+    return float((first * second).sum()) / power if power > 0 else 0.0
 
 
 def check_leakage(splits: Mapping[str, Iterable[str | int]], *, what: Literal["concepts", "images"] = "concepts") -> list[Finding]:
@@ -383,10 +394,8 @@ def check_files(folder: Path) -> list[Finding]:
     return findings
 
 
-def _design(epochs: Epochs, design: Mapping[Partition, tuple[int, int]] | None) -> tuple[int, int]:
-    if design is None and epochs.settings.get("simulated") and epochs.partition in epochs.settings.get("design", {}):
-        design = {epochs.partition: tuple(epochs.settings["design"][epochs.partition])}
-    return design[epochs.partition] if design is not None else (IMAGES[epochs.partition], REPETITIONS[epochs.partition])
+def _design(epochs: Epochs, design: Design | None) -> Design:
+    return design or design_of(epochs.partition, epochs.settings.get("design") if epochs.settings.get("simulated") else None)
 
 
 def some(values: Sequence[object] | np.ndarray) -> str:

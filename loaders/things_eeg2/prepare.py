@@ -98,6 +98,7 @@ def prepare_subject(
     settings: PrepareSettings | None = None,
     *,
     source: str = "recordings",
+    design: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> Path:
     """Prepare one subject: ``train.npy``, ``test.npy`` and what belongs to them, ``info.json`` last.
@@ -110,6 +111,7 @@ def prepare_subject(
         out_root: the subject's folder is made in it.
         settings: all choices; by default those of released code and paper.
         source: the layout of the recordings, in words, for ``info.json``.
+        design: what simulated recordings of a smaller experiment state as theirs (`Source.design`), for ``info.json``.
         progress: show bars.
 
     Returns:
@@ -140,7 +142,7 @@ def prepare_subject(
         pieces = _cut_all(recordings, folder / WORK, settings, key, progress)
         layouts = {partition: _layout(pieces, partition, settings) for partition in PARTITIONS}
         _merge(pieces, layouts, folder / WORK, settings, progress)
-        _publish(folder, _subject_of(folder), pieces, layouts, settings, source)
+        _publish(folder, _subject_of(folder), pieces, layouts, settings, source, design)
         shutil.rmtree(folder / WORK)
     return folder
 
@@ -342,7 +344,13 @@ def _whitening(pieces: list[Piece], layouts: dict[Partition, Layout], settings: 
 
 
 def _publish(
-    folder: Path, subject: int, pieces: list[Piece], layouts: dict[Partition, Layout], settings: PrepareSettings, source: str
+    folder: Path,
+    subject: int,
+    pieces: list[Piece],
+    layouts: dict[Partition, Layout],
+    settings: PrepareSettings,
+    source: str,
+    design: dict[str, Any] | None,
 ) -> None:
     """Move the arrays out of the work folder, and describe them."""
     (folder / INFO).unlink(missing_ok=True)
@@ -369,7 +377,7 @@ def _publish(
         "unused_trials": {partition: layout.unused for partition, layout in layouts.items()},
         "incomplete_images": {partition: layout.dropped for partition, layout in layouts.items()},
     }
-    write_info(folder, described, source=source, made_from=made_from)
+    write_info(folder, described, source=source, made_from=made_from, design=design)
 
 
 def _stated_settings(folder: Path) -> str | None:

@@ -54,6 +54,7 @@ class Source:
         kind: "runs" (continuous recordings, to be prepared) or "epochs" (arrays).
         subjects: numbers, ascending.
         simulated: whether the files say that nobody was recorded.
+        design: of a simulated experiment, when the files state one (see `design_of`).
     """
 
     path: Path
@@ -61,6 +62,7 @@ class Source:
     kind: Literal["runs", "epochs"]
     subjects: list[int]
     simulated: bool = False
+    design: dict[str, Any] | None = None
     _runs: Callable[[int], Iterator[Run]] | None = None
     _epochs: Callable[[int, Partition], Epochs] | None = None
 
@@ -116,11 +118,18 @@ def open_source(path: Path) -> Source:
         raise ValueError(f"{path} has no folder sub-01 or the like in it; found {_names(path)}")
     layout, contents = _identify(next(iter(folders.values())))
     subjects = list(folders)
-    simulated = any(isinstance(value, dict) and value.get("simulated") is True for value in contents.values())
+    simulations = [value for value in contents.values() if isinstance(value, dict) and value.get("simulated") is True]
+    simulated, design = bool(simulations), next((value["design"] for value in simulations if isinstance(value.get("design"), dict)), None)
     if layout == RAW_DICTS:
-        return Source(path, layout, "runs", subjects, simulated, _runs=lambda subject: _raw_dict_runs(folders[subject], subject))
+        return Source(path, layout, "runs", subjects, simulated, design, _runs=lambda subject: _raw_dict_runs(folders[subject], subject))
     return Source(
-        path, layout, "epochs", subjects, simulated, _epochs=lambda subject, part: _read_epochs(folders[subject], subject, part, layout)
+        path,
+        layout,
+        "epochs",
+        subjects,
+        simulated,
+        design,
+        _epochs=lambda subject, part: _read_epochs(folders[subject], subject, part, layout),
     )
 
 
@@ -140,13 +149,18 @@ def _open_bids(path: Path) -> Source | None:
             raise ValueError(f"{path} is a BIDS data set with the tasks {tasks}; THINGS-EEG2 has 'train' and 'test'")
         return None
     subjects = sorted({run.subject for run in runs})
-    about = (root.parent if originals else root) / "dataset_description.json"
+    file = (root.parent if originals else root) / "dataset_description.json"
+    about = _json(file) if file.is_file() else {}
+    simulated = "simulated" in str(about.get("Name", "")).lower()
+    generators = about.get("GeneratedBy") if simulated else None
+    designs = [g["Design"] for g in generators or () if isinstance(g, dict) and isinstance(g.get("Design"), dict)]
     return Source(
         path,
         BIDS_ORIGINALS if originals else BIDS,
         "runs",
         subjects,
-        "simulated" in str(_json(about).get("Name", "")).lower() if about.is_file() else False,
+        simulated,
+        designs[0] if designs else None,
         _runs=lambda subject: bids_runs([run for run in runs if run.subject == subject], originals=originals),
     )
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,23 +20,21 @@ import pandas as pd
 from . import (
     CHANNELS,
     PARTITIONS,
-    REPETITIONS,
     REPETITIONS_PER_SESSION,
     SESSIONS,
     SFREQ_RAW,
     SOA,
-    TEST_IMAGES,
     TRAIN_IMAGES,
     Epochs,
     Partition,
     Run,
+    design_of,
 )
 from .checks import IMAGES, Finding, Level, some
 
 # By partition, the events a file may hold and the catch trials among them: a run, or (training) a session's five runs in one file.
 EVENTS: dict[Partition, dict[int, int]] = {"train": {3360: 18, 16800: 90}, "test": {4080: 24}}
 SEQUENCE = 20  # images
-IMAGES_PER_SESSION: dict[Partition, int] = {"train": TRAIN_IMAGES // 2, "test": TEST_IMAGES}
 FLAT_VOLT, LOUD_VOLT = 1e-8, 5e-3  # standard deviation within 10 s; scalp EEG has some 1e-5
 PIECE_SECONDS = 10.0
 
@@ -60,8 +59,8 @@ def check_run(run: Run, *, design: bool = True) -> list[Finding]:
     return [*_check_events(run, design), *_check_timing(run), *_check_recording(run)]
 
 
-def check_session_counts(shown: Iterable[Shown], *, subject: int) -> list[Finding]:
-    """All runs of a subject together: every image in the sessions and as often as the design has it."""
+def check_session_counts(shown: Iterable[Shown], *, subject: int, design: Mapping[str, Any] | None = None) -> list[Finding]:
+    """All runs of a subject together: every image in the sessions and as often as the experiment, or a simulated `design`, has it."""
     counts: dict[tuple[Partition, int], np.ndarray] = defaultdict(lambda: np.zeros(TRAIN_IMAGES + 1, dtype=np.int64))
     for run in shown:
         inside = run.images[(run.images > 0) & (run.images <= TRAIN_IMAGES)]
@@ -69,19 +68,18 @@ def check_session_counts(shown: Iterable[Shown], *, subject: int) -> list[Findin
     findings = []
     for partition in PARTITIONS:
         sessions = sorted(s for name, s in counts if name == partition)
-        check = f"subject {subject}, {partition}"
-        expected = (
-            f"{SESSIONS} sessions, each with {IMAGES_PER_SESSION[partition]:,} images at least {REPETITIONS_PER_SESSION[partition]} times"
-        )
+        check, experiment = f"subject {subject}, {partition}", design_of(partition, dict(design or {}))
+        in_session = len(experiment.images) // (2 if partition == "train" else 1)  # half of the training images, all test images
+        expected = f"{SESSIONS} sessions, each with {in_session:,} images at least {REPETITIONS_PER_SESSION[partition]} times"
         faults = [] if len(sessions) == SESSIONS else [f"sessions {sessions}"]
         for s in sessions:
             often = counts[partition, s] >= REPETITIONS_PER_SESSION[partition]
-            if often.sum() != IMAGES_PER_SESSION[partition]:
+            if often.sum() != in_session:
                 faults.append(f"session {s}: {often.sum():,} images")
         total = np.sum([counts[partition, s] for s in sessions], axis=0) if sessions else np.zeros(TRAIN_IMAGES + 1, dtype=np.int64)
-        few = np.flatnonzero(total[1 : IMAGES[partition] + 1] < REPETITIONS[partition]) + 1
+        few = experiment.images[total[experiment.images] < experiment.repetitions]
         if few.size:
-            faults.append(f"{few.size:,} images less than {REPETITIONS[partition]} times in all ({some(few)})")
+            faults.append(f"{few.size:,} images less than {experiment.repetitions} times in all ({some(few)})")
         remedy = "a run or session is missing, or another partition's: see the files"
         findings.append(Finding(check, "error" if faults else "ok", expected, "; ".join(faults) or "as expected", remedy if faults else ""))
     return findings

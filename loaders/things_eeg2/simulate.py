@@ -73,6 +73,16 @@ class ScheduleSettings:
     sequence_length: int = 20
     pauses: float = 1.0
 
+    @property
+    def design(self) -> dict[Partition, dict[str, int]]:
+        """What is shown, as the simulated files state it (see `design_of`)."""
+        train = {"concepts": self.n_train_concepts, "images_per_concept": self.images_per_concept}
+        repetitions = {name: n * self.n_sessions for name, n in REPETITIONS_PER_SESSION.items()}
+        return {
+            "train": {**train, "repetitions": repetitions["train"] // 2},  # an image is shown in every other session
+            "test": {"concepts": self.n_test_images, "images_per_concept": 1, "repetitions": repetitions["test"]},
+        }
+
     def __post_init__(self) -> None:
         bounds = {
             "n_train_concepts": TRAIN_CONCEPTS,

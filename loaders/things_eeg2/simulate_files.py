@@ -47,9 +47,10 @@ def image_path(partition: Partition, image: int) -> str:
 # ------------------------------------------------------------------------------------------------------------------------------ raw dicts
 
 
-def write_raw_dicts(root: Path, runs: Iterable[RunSchedule], model: EvokedModel) -> None:
+def write_raw_dicts(root: Path, runs: Iterable[RunSchedule], model: EvokedModel, *, design: Mapping[str, Any] | None = None) -> None:
     """``sub-01/ses-01/raw_eeg_{training,test}.npy``, the training parts of a session one after the other.
 
+    `design` is what the files state as the experiment's (`ScheduleSettings.design`), when it is smaller than the real one.
     Memory: twice one session's training recording in float64 (5.4 GB at full size), as pickling copies it.
     """
     groups: dict[tuple[int, Partition], list[RunSchedule]] = {}
@@ -70,6 +71,7 @@ def write_raw_dicts(root: Path, runs: Iterable[RunSchedule], model: EvokedModel)
             "highpass": 0.01,
             "lowpass": 100.0,
             "simulated": True,
+            **({"design": dict(design)} if design is not None else {}),
         }
         path = root / f"sub-{model.subject:02d}" / f"ses-{session:02d}" / f"raw_eeg_{_OSF_NAMES[partition]}.npy"
         with atomic_path(path) as part, part.open("wb") as f:
@@ -87,6 +89,7 @@ def write_bids(
     format: Literal["brainvision", "bdf"] = "brainvision",
     originals: bool = False,
     compress_events: bool = False,
+    design: Mapping[str, Any] | None = None,
 ) -> None:
     """A BIDS tree like NEMAR nm000232, one recording in memory at a time.
 
@@ -95,8 +98,9 @@ def write_bids(
         format: of the recordings. BDF has 24 bits, so that a sample is off by up to a 17-millionth of its channel's range.
         originals: put the recordings (BrainVision) under ``sourcedata``, training parts named part, and only the tables in the tree.
         compress_events: write ``events.tsv.gz``.
+        design: what ``dataset_description.json`` states as the experiment's (`ScheduleSettings.design`), when it is smaller than the real one.
     """
-    _write_root(root, model.subject)
+    _write_root(root, model.subject, design)
     scans: dict[int, list[list[Any]]] = {}
     for run in runs:
         sub, ses = f"sub-{run.subject:02d}", f"ses-{run.session:02d}"
@@ -154,11 +158,10 @@ def write_bids(
         write_bytes(stem / f"{prefix}_scans.tsv", _BOM + _table([["filename", "acq_time"], *rows]))
 
 
-def _write_root(root: Path, subject: int) -> None:
-    write_json(
-        root / "dataset_description.json",
-        {"Name": NAME, "BIDSVersion": "1.9.0", "DatasetType": "raw", "License": "CC0", "GeneratedBy": [{"Name": "decodehub simulator"}]},
-    )
+def _write_root(root: Path, subject: int, design: Mapping[str, Any] | None) -> None:
+    generator = {"Name": "decodehub simulator", **({"Design": dict(design)} if design is not None else {})}
+    about = {"Name": NAME, "BIDSVersion": "1.9.0", "DatasetType": "raw", "License": "CC0", "GeneratedBy": [generator]}
+    write_json(root / "dataset_description.json", about)
     subjects = {int(p.name[4:]) for p in root.glob("sub-*")} | {subject}
     rows = [["participant_id", "age", "sex"], *([f"sub-{number:02d}", "n/a", "n/a"] for number in sorted(subjects))]
     write_bytes(root / "participants.tsv", _table(rows))

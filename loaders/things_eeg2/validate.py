@@ -133,7 +133,7 @@ def _groups(
     source = open_source(path)
     for subject in source.subjects if subjects is None else subjects:
         if source.kind == "runs":
-            yield from _run_groups(source.runs(subject), subject, design)
+            yield from _run_groups(source.runs(subject), subject, design, source.design)
             continue
         for part in PARTITIONS:
             try:
@@ -170,13 +170,13 @@ def _epoch_findings(epochs: Epochs, events: Path | None) -> list[Finding]:
     return findings
 
 
-def _run_groups(runs: Iterator[Any], subject: int, design: bool) -> Iterator[tuple[str, list[Finding]]]:
+def _run_groups(runs: Iterator[Any], subject: int, design: bool, simulated: dict[str, Any] | None) -> Iterator[tuple[str, list[Finding]]]:
     shown = []
     for run in runs:
         shown.append(Shown(np.asarray(run.images), run.partition, run.session, run.name))
-        yield f"subject {subject}, session {run.session}, {run.partition}: {run.name}", check_run(run, design=design)
+        yield f"subject {subject}, session {run.session}, {run.partition}: {run.name}", check_run(run, design=design and simulated is None)
     if design:
-        yield f"subject {subject}, all runs", check_session_counts(shown, subject=subject)
+        yield f"subject {subject}, all runs", check_session_counts(shown, subject=subject, design=simulated)
 
 
 def _missing(error: Exception, partition: Partition, design: bool) -> Finding:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from decodehub.loaders.things_eeg2.store import load_epochs, read_info
+from decodehub.core.files import sha256_json
+from decodehub.hub_datasets.things_eeg2.sample import simulate_sample
+from decodehub.loaders.things_eeg2.store import load_epochs, read_info, save_epochs
 from decodehub.scripts.things import _blocks, app
 
 
@@ -25,8 +27,9 @@ def test_from_recordings_to_shards(tmp_path: Path, layout: str) -> None:
     assert "simulated" in read_info(tmp_path / "prepared" / "sub-01")["source"]
     assert load_epochs(tmp_path / "prepared", 1, "train", verify=True).data.shape == (8, 4, 63, 250)
     assert load_epochs(tmp_path / "prepared", 1, "test", verify=True).data.shape == (5, 80, 63, 250)
-    result = run("validate", tmp_path / "prepared", "--no-design", "--json", tmp_path / "findings.json")
+    result = run("validate", tmp_path / "prepared", "--json", tmp_path / "findings.json")
     assert result.exit_code == 0, result.output
+    assert run("validate", tmp_path / "files").exit_code == 0
     assert json.loads((tmp_path / "findings.json").read_text())
     result = run("shard", tmp_path / "prepared", "--out", tmp_path / "shards", "--float16")
     assert result.exit_code == 0, result.output
@@ -36,9 +39,13 @@ def test_from_recordings_to_shards(tmp_path: Path, layout: str) -> None:
 
 
 def test_partial_data_are_an_error_unless_said(tmp_path: Path) -> None:
-    run("simulate", tmp_path / "files", "--concepts", 2, "--images", 1, "--test-images", 3)
-    assert run("prepare", tmp_path / "files", "--out", tmp_path / "prepared", "--no-progress").exit_code == 0
+    save_epochs(tmp_path / "prepared", simulate_sample(counts={"train": (24, 2), "test": (2, 4)}), source="simulated")
+    info = tmp_path / "prepared/sub-01/info.json"
+    value = json.loads(info.read_text())
+    del value["settings"]["design"]
+    info.write_text(json.dumps({**value, "settings_hash": sha256_json(value["settings"])}))
     assert run("validate", tmp_path / "prepared").exit_code == 1
+    assert run("validate", tmp_path / "prepared", "--no-design").exit_code == 0
 
 
 def test_the_mislabelled_snippet_is_noticed(shared: Path) -> None:

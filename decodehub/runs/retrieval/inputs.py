@@ -198,7 +198,7 @@ def recorded_inputs(model_type: str, subject: int, root: Path, targets: Path, da
 
     if not targets.is_file():
         raise FileNotFoundError(f"--targets {targets} does not exist")
-    epochs = load_epochs(root, subject, "train")
+    epochs = load_epochs(root, subject, "train", verify=True)
     benchmark = load_benchmark(data_dir)
     sizes = {"sources": len(benchmark.concepts), "edits": len(benchmark.edit_ids), "nulls": len(benchmark.concepts)}
     parts, negative_of, encoder = _read_targets(targets, sizes)
@@ -243,7 +243,7 @@ def recorded_test_eeg(root: Path, subject: int, inputs: Inputs) -> np.ndarray:
     """
     from decodehub.loaders.things_eeg2 import channel_indices, image_order
 
-    epochs, names = load_epochs(root, subject, "test"), inputs.benchmark.concepts
+    epochs, names = load_epochs(root, subject, "test", verify=True), inputs.benchmark.concepts
     if len(names) != len(epochs.images):
         raise ValueError(f"release {inputs.benchmark.release!r} has {len(names)} concepts, the test EEG {len(epochs.images)} images")
     position = {name: i for i, name in enumerate(image_order(names))}
