@@ -74,6 +74,9 @@ def score(
     similarity: Annotated[str, typer.Option(help="cosine or dot.")] = "cosine",
     model: Annotated[str, typer.Option(help="Name of the model for table and record, e.g. ORG/my-model.")] = "my-model",
     data: Annotated[str, typer.Option(help="What the EEG was, for the record.")] = "not stated",
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="The EEG was simulated: the record's kind, which no words decide.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/editbench"),
 ) -> None:
     """Score embeddings and write table, record and report. Rows are in the order of `decodehub editbench export`.
@@ -102,7 +105,9 @@ def score(
         arrays = {name: read_embeddings(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
         images = (arrays["--sources"], arrays["--edits"], arrays.get("--nulls"))
         predictions.append(Predictions(subject, seed, *score_embeddings(arrays["--eeg"], *images, similarity)))
-    record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
+    record, scored = make_record(
+        out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity, simulated=simulated
+    )
     show_record(out, record, scored, data_dir)
 
 

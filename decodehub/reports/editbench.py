@@ -236,9 +236,10 @@ def _banner(record: ResultRecord) -> str:
     warnings = []
     if record.is_sample:
         warnings.append(
-            f"Release <b>{esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself."
+            f"Release <b>{esc(record.benchmark.release)}</b> is a sample or rehearsal: these scores say nothing about EEG-EditBench itself. "
+            f"EEG: {esc(record.data)}."
         )
-    if "simulated" in record.data.lower():
+    if record.kind == "simulated":
         warnings.append("The EEG is <b>simulated</b>.")
     return warning(" ".join(warnings))
 

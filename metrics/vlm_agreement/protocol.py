@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -21,6 +22,8 @@ from decodehub.core.records import (
     ResultRecord,
     Run,
     environment,
+    exact_settings,
+    kind_of,
     now,
     protocol_hash,
     write_record,
@@ -31,6 +34,8 @@ from .agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
 BENCHMARK_ID = "vlm-agreement"
 PROTOCOL = "vlm-agreement-v1.0"
 HEADLINES = ("unanimous", "fleiss_kappa")
+SAMPLES = frozenset({"sample"})  # releases whose numbers say nothing
+RUNS = ((0, 0),)  # all answers are one file
 TABLE, ANSWERS = "table.json", "predictions/answers.safetensors"
 
 
@@ -59,6 +64,7 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
     write_json(folder / TABLE, table.rows)
     chosen = dataclasses.asdict(settings)
     record = ResultRecord(
+        kind=kind_of(table.release, SAMPLES),
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=table.release, content_hash=table.content_hash, table=TABLE),
         protocol=Protocol(name=PROTOCOL, settings=chosen, hash=protocol_hash(PROTOCOL, chosen)),
         model=model,
@@ -82,6 +88,7 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     """
     if record.protocol.name != PROTOCOL:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    settings = settings_of(record.protocol.settings)
     path = inside(Path(folder), record.benchmark.table)
     try:
         raw = json.loads(read_data(path))
@@ -92,7 +99,6 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
         table = AnswerTable(
             raw["release"], tuple(p for p, _ in raw["pairs"]), tuple(c for _, c in raw["pairs"]), tuple(raw["annotators"]), answers
         )
-        settings = Settings(**record.protocol.settings)
     except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordError(f"{path} and its answers are not the table of this record: {error}") from None
     if table.content_hash != record.benchmark.content_hash or table.release != record.benchmark.release:
@@ -100,6 +106,19 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     if answers.shape != (len(table.pair_ids), len(table.annotators), len(QUESTIONS)):
         raise RecordError(f"{record.runs[0].predictions} has answers of shape {answers.shape}, which is not that of {path.name}")
     return Scored(table, agreement(table, settings))
+
+
+def settings_of(stated: Mapping[str, Any]) -> Settings:
+    """The settings that a record states.
+
+    Raises:
+        RecordError: not exactly those of this protocol, or a value that is none.
+    """
+    exact_settings(stated, [field.name for field in dataclasses.fields(Settings)])
+    try:
+        return Settings(**stated)
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"protocol.settings of the record: {error}") from None
 
 
 def smoke() -> dict[str, float]:

@@ -98,6 +98,13 @@ def record(made_record: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made_record, tmp_path / "mine")
 
 
+@pytest.fixture
+def data_set(hub: Any) -> None:
+    """What says that the release of the records is on the Hub."""
+    about = {"schema_version": 1, "dataset": "eeg-editbench", "configs": {"edits": {"releases": ["tiny"]}}, "files": {}}
+    hub.create("dataset", "lab/eeg-editbench", {"release.json": json.dumps(about).encode()})
+
+
 @pytest.fixture(scope="module")
 def made_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
@@ -356,7 +363,7 @@ class TestMetric:
 class TestResults:
     """The numbers of a record."""
 
-    def test_a_pull_request_on_the_model_of_someone_else(self, hub: Any, push: Callable[..., Shown], record: Path) -> None:
+    def test_a_pull_request_on_the_model_of_someone_else(self, hub: Any, push: Callable[..., Shown], record: Path, data_set: None) -> None:
         from huggingface_hub import parse_eval_result_entries
 
         hub.create("model", "other/nice", {"README.md": CARD, ".eval_results/theirs.yaml": b"- mine\n"})
@@ -450,7 +457,7 @@ class TestResults:
         assert not hub.repo("model", "other/nice").pulls and ("dataset", "lab/decodehub-results") not in hub.repositories
 
     def test_new_numbers_replace_the_old_ones_of_ours_alone(
-        self, hub: Any, push: Callable[..., Shown], record: Path, release: Path
+        self, hub: Any, push: Callable[..., Shown], record: Path, release: Path, data_set: None
     ) -> None:
         hub.create("model", "lab/nice", {"README.md": CARD})
         push(record, "--model", "lab/nice", "--org", "lab", "--yes", "--direct")
@@ -518,7 +525,7 @@ class TestVerify:
         edit(folder / "release.json", lambda r: r.update(schema_version=2))
         assert "schema version 2, this decodehub reads 1: update it" in check_folder(folder)[0].what
 
-    def test_what_was_tampered_with_is_named(self, hub: Any, push: Callable[..., Shown], record: Path) -> None:
+    def test_what_was_tampered_with_is_named(self, hub: Any, push: Callable[..., Shown], record: Path, data_set: None) -> None:
         from safetensors import safe_open
         from safetensors.numpy import save_file
 
@@ -564,11 +571,13 @@ class TestVerify:
         assert (other.state, ours.state, entries.state) == ("reported only", "wrong", "recomputed")
         assert any(line.startswith("top5: stated 99.9, recomputed") for line in ours.details)
 
-        newer = {**stated, "schema_version": 2}
+        newer = {**stated, "schema_version": 3}
         (found,) = swap("record.json", json.dumps(newer).encode())
-        assert found.state == "wrong" and "schema version 2, newer than the 1 of this decodehub: update it" in found.what
+        assert found.state == "wrong" and "schema version 3, newer than the 2 of this decodehub: update it" in found.what
 
-    def test_the_command(self, hub: Any, push: Callable[..., Shown], verify: Callable[..., Shown], record: Path) -> None:
+    def test_the_command(
+        self, hub: Any, push: Callable[..., Shown], verify: Callable[..., Shown], record: Path, data_set: None
+    ) -> None:
         hub.create("model", "lab/nice", {"README.md": CARD})
         push(record, "--model", "lab/nice", "--org", "lab", "--yes")
         shown = verify("lab/nice", "--revision", "refs/pr/1")
@@ -582,10 +591,11 @@ class TestVerify:
         assert verify_hub("lab/nice", "refs/pr/1")[1].state == "reported only"
 
     def test_every_older_record_loads(self, repository: Path) -> None:
-        files = sorted((repository / "tests" / "decodehub" / "old_records").glob("schema-*.json"))
+        files = sorted((repository / "tests" / "core" / "old_records").glob("schema-*.json"))
         assert [file.stem for file in files] == ["schema-1"]
         for file in files:
-            assert read_record(file)[1].metrics
+            found = read_record(file)[1]
+            assert found.metrics and (found.schema_version, found.kind) == (1, "real")  # the version marks that the kind was derived
             assert check_record(file).state == "reported only"
 
 
