@@ -141,6 +141,7 @@ def editbench(out: Path, snr: float, crops: int, console: Console) -> None:
         data=f"Simulated EEG (63 channels, 250 Hz, linear in image features), snr {snr:g}, {len(SUBJECTS)} simulated subjects, {crops} training stimuli",
         similarity="cosine after centring",
         distance_encoder=encoder.name,
+        simulated=True,
     )
     show_record(out, record, scored, "sample")
 

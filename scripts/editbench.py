@@ -83,6 +83,9 @@ def score(
     ] = False,
     model: Annotated[str, typer.Option(help="Name of the model for table and record, e.g. ORG/my-model.")] = "my-model",
     data: Annotated[str, typer.Option(help="What the EEG was, for the record.")] = "not stated",
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="The EEG was simulated: the record's kind, which no words decide.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/editbench"),
     force: Force = False,
 ) -> None:
@@ -118,6 +121,7 @@ def score(
         data=data,
         similarity=similarity,
         replace=force,
+        simulated=simulated,
     )
     show_record(out, record, scored, data_dir)
 

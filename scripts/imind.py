@@ -134,6 +134,7 @@ def score(
     track: Annotated[str, typer.Option(help="Preprocessing track that you state: Multi-STFT, Waveform or Custom.")] = "Custom",
     out: Annotated[Path | None, typer.Option(help="Folder of a record; none is written without it.")] = None,
     pooling: Annotated[str, typer.Option(help="paper or released_code.")] = "paper",
+    simulated: Annotated[bool, typer.Option("--simulated", help="The recordings were simulated: the record's kind.")] = False,
 ) -> None:
     """Score predictions that were made elsewhere. A fold that could not be scored is one row with a reason and no probability.
 
@@ -156,7 +157,14 @@ def score(
     else:
         settings = {"track": track, "track_is": "stated by the submitter"}
         _, scored = make_record(
-            out, grid, predictions, model=ModelInfo(id=model), data=_data_words(folder, grid), settings=settings, pooling=pooling
+            out,
+            grid,
+            predictions,
+            model=ModelInfo(id=model),
+            data=_data_words(folder, grid),
+            settings=settings,
+            pooling=pooling,
+            simulated=simulated,
         )
     console = Console()
     console.print(leaderboard([(model, track, scored)], scored.table.rule).rich(box=False))
@@ -400,13 +408,27 @@ def _finish(
             typer.echo(f"  {unit}  {'not scored' if np.isnan(auc) else f'{auc:.4f}'}")
         return None
     words = _data_words(data, grid)
-    return make_record(folder, grid, predictions, model=model, data=words, settings=settings, pooling=pooling, device=device)
+    simulated = _are_simulated(data, grid, set(predictions.unit.tolist()))
+    return make_record(
+        folder, grid, predictions, model=model, data=words, settings=settings, pooling=pooling, device=device, simulated=simulated
+    )
+
+
+def _are_simulated(folder: Path, grid: Grid, units: set[str]) -> bool:
+    """Whether no brain made some of the recordings that the units are of."""
+    from decodehub.hub_datasets.imindbench.data import open_recording
+    from decodehub.metrics.imindbench.protocol import SAMPLES
+
+    sessions = sorted({(u.dataset, u.subject_session) for u in grid.units if u.id in units})
+    return grid.release in SAMPLES or any(open_recording(folder, *session).simulated for session in sessions)
 
 
 def _data_words(folder: Path, grid: Grid) -> str:
+    from decodehub.metrics.imindbench.protocol import SAMPLES
+
     return (
         f"Simulated recordings, release {grid.release}"
-        if grid.release.startswith("sample")
+        if grid.release in SAMPLES
         else f"recordings and labels in the folder {folder.name!r}, units of release {grid.release}"
     )
 

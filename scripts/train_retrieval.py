@@ -113,6 +113,7 @@ def main(
         similarity="minus Lorentz distance" if model == "hyfi" else "cosine",
         distance_encoder=inputs.distance_encoder,
         device=run.metadata["device"],
+        simulated=inputs.simulated,
     )
     show_record(out, record, scored, data_dir)
 

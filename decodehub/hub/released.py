@@ -44,7 +44,7 @@ def released_data(api: HfApi, folder: Path, record: ResultRecord, name: str) -> 
         return [row for path in tables for row in _rows(api, repo, revision, path, columns)]
 
     try:
-        fault = protocol_of(record.benchmark.id).release_fault(folder, record, rows)
+        fault = protocol_of(record.benchmark.id).dataset_fault(folder, record, rows)
     except NotOnHub:
         raise
     except (ValueError, KeyError, IndexError) as error:

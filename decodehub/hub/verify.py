@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from decodehub.core.files import inside, sha256_file
-from decodehub.core.records import RECORD, Metric, ResultRecord, check_files, read_record
+from decodehub.core.records import RECORD, Metric, RecordError, ResultRecord, check_files, find_records, read_record
 from decodehub.core.repos import RELEASE, SAMPLE_CONFIG, read_release_file
 
 from .tasks import protocol_of
@@ -26,7 +25,7 @@ class Difference(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What was found of one thing: its name and what is to be said of it, and the details where something is wrong."""
+    """The verdict on one thing: its state, a headline that names it, the details where something is wrong, and the record if it is one."""
 
     state: State
     what: str
@@ -34,39 +33,96 @@ class Finding(NamedTuple):
     record: ResultRecord | None = None
 
 
-def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
-    """Check a record's files and hashes, score its predictions anew, and list every number that differs.
+class Rescored(NamedTuple):
+    """What the predictions of a record give.
+
+    Attributes:
+        differences: every number that is not as the record states it.
+        not_checked: what the record says that nothing could prove, such as "labels": its numbers are then reported; empty for nothing.
+        scored: what the `rescore` of the benchmark's protocol gave.
+    """
+
+    differences: list[Difference]
+    not_checked: str
+    scored: Any
+
+
+def verify_record(folder: Path, record: ResultRecord) -> Rescored:
+    """Check a record's files, hashes, settings, kind and release, score its predictions, and list every number that differs.
+
+    This is the one function that verifies a record: `decodehub verify`, `decodehub push` and the leaderboard call it.
 
     Raises:
-        RecordError: no record, a newer schema, a missing or changed file, an unknown benchmark.
+        RecordError: a missing or changed file, an unknown benchmark or setting, another release, or a kind that is not that of the release.
         ValueError: predictions that cannot be scored.
     """
-    folder, record = read_record(path)
+    protocol = _protocol(record)
     check_files(folder, record)
-    return record, compare(record.metrics, list(protocol_of(record.benchmark.id).rescore(folder, record).metrics))
+    scored = protocol.rescore(folder, record)
+    fault = protocol.release_fault(scored) if hasattr(protocol, "release_fault") else None
+    if fault is not None:
+        raise RecordError(fault)
+    return Rescored(compare(record.metrics, list(scored.metrics)), record.not_checked, scored)
+
+
+def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
+    """`verify_record` of a folder or file: the record, and the numbers that differ.
+
+    Raises:
+        RecordError, ValueError: as `read_record` and `verify_record`.
+    """
+    folder, record = read_record(path)
+    return record, verify_record(folder, record).differences
 
 
 def check_record(path: Path, name: str = "") -> Finding:
-    """What is to be said of one record; nothing is raised for a wrong one.
+    """The verdict on one record; whatever is wrong with it is no error, since records come from anyone.
 
     Args:
         path: its folder or file.
-        name: put before what is said, where there are many.
+        name: put before the headline, where there are many.
     """
-    prefix = f"{name}: " if name else ""
+    prefix, record = f"{name}: " if name else "", None
     try:
         folder, record = read_record(path)
         headline = f"{prefix}{record.model.id} on {record.benchmark.id}, release {record.benchmark.release}"
         if record.runs and not any(_is_there(folder, run.predictions) for run in record.runs):
+            _protocol(record)
             return Finding("reported only", f"{headline}: its predictions are not there", (), record)
-        record, differences = verify(path)
-    except ValueError as error:
-        return Finding("wrong", f"{prefix}{error}")
-    if differences:
-        details = tuple(f"{d.metric} {d.field}: stated {d.stated}, recomputed {d.recomputed}" for d in differences)
-        return Finding("wrong", f"{headline}: {len(differences)} numbers differ from the saved predictions", details, record)
+        found = verify_record(folder, record)
+    except Exception as error:
+        words = str(error) if isinstance(error, (ValueError, OSError)) else f"it cannot be scored ({type(error).__name__}: {error})"
+        return Finding("wrong", f"{prefix}{words[:2000]}", (), record)
+    if found.differences:
+        details = tuple(f"{d.metric} {d.field}: stated {d.stated}, recomputed {d.recomputed}" for d in found.differences)
+        return Finding("wrong", f"{headline}: {len(details)} numbers differ from the saved predictions", details, record)
     numbers = f"{len(record.metrics)} numbers from {len(record.runs)} runs are as stated"
+    if found.not_checked:
+        return Finding("reported only", f"{headline}: {numbers}, but the record says not checked: {found.not_checked}", (), record)
     return Finding("recomputed", f"{headline}: {numbers}", (), record)
+
+
+def _protocol(record: ResultRecord) -> Any:
+    """The protocol module of a record, after checking all that needs no predictions.
+
+    Raises:
+        RecordError: see `verify_record`.
+    """
+    b, protocol = record.benchmark, protocol_of(record.benchmark.id)
+    if getattr(protocol, "BENCHMARK_ID", None) != b.id or not hasattr(protocol, "rescore"):
+        raise RecordError(f"this decodehub has no metric for benchmark {b.id!r}: update it")
+    if record.protocol.name != protocol.PROTOCOL:
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {protocol.PROTOCOL}")
+    protocol.settings_of(record.protocol.settings)
+    if (b.release in protocol.SAMPLES) != (record.kind == "sample"):
+        which = "a sample" if b.release in protocol.SAMPLES else f"none of the samples ({', '.join(sorted(protocol.SAMPLES))})"
+        raise RecordError(f"the record's kind is {record.kind!r}, but release {b.release!r} of {b.id} is {which}")
+    runs = getattr(protocol, "RUNS", None)
+    if runs is not None and [(run.subject, run.seed) for run in record.runs] != list(runs):
+        raise RecordError(
+            f"runs of a record of {b.id} are (subject, seed) {list(runs)}, found {[(r.subject, r.seed) for r in record.runs[:5]]}"
+        )
+    return protocol
 
 
 def check_release(folder: Path, name: str = "") -> Finding:
@@ -97,7 +153,7 @@ def compare_release(release: dict, there: dict[str, str], name: str) -> Finding:
 
 
 def check_folder(path: Path) -> list[Finding]:
-    """What is to be said of a record, a data set repository, or every record below a folder.
+    """The verdict on a record, a data set repository, or every record below a folder, each alone; what was not looked into is named.
 
     Raises:
         RecordError: there is none.
@@ -105,15 +161,13 @@ def check_folder(path: Path) -> list[Finding]:
     if path.is_file() or (path / RECORD).is_file():
         return [check_record(path)]
     found = [check_release(path)] if (path / RELEASE).is_file() else []
-    found += [check_record(folder, folder.relative_to(path).as_posix()) for folder in record_folders(path)]
+    files, skipped = find_records(path)
+    folders = [name.rpartition("/")[0] for name in files]
+    found += [check_record(path / folder / RECORD, folder) for folder in folders]
+    found += [Finding("wrong" if s.broken else "reported only", f"{s.path}: {s.reason}") for s in skipped]
     if not found:
         read_record(path)  # says what is missing
     return found
-
-
-def record_folders(path: Path) -> Iterator[Path]:
-    """Folders below `path` that hold a record."""
-    yield from sorted(file.parent for file in path.rglob(RECORD))
 
 
 def compare(stated: list[Metric], recomputed: list[Metric]) -> list[Difference]:
@@ -143,7 +197,7 @@ def equal_numbers(a: object, b: object) -> bool:
 def _is_there(folder: Path, relative: str) -> bool:
     try:
         return inside(folder, relative).exists()
-    except ValueError:
+    except (ValueError, OSError):
         return True  # `verify` says what is wrong with the path
 
 

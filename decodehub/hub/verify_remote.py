@@ -1,29 +1,24 @@
-"""What a repository of the Hub holds, checked: records and predictions, the files of a data set, the numbers on a model's card."""
+"""What a repository of the Hub holds, checked: records and predictions, the files of a data set, the numbers that a model claims."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
-
-import yaml
+from typing import TYPE_CHECKING
 
 from decodehub.core.files import sha256_file
-from decodehub.core.records import RECORD, ResultRecord
+from decodehub.core.records import RECORD, find_records
 from decodehub.core.repos import RELEASE, read_release_file
 
+from .claims import Claim, compare_claim, doubles, read_claims, source_of
 from .client import HubError, Kind, NotOnHub, Repo, ask, hub_api, remote_files
-from .results import number_name, split_card
-from .tasks import headline_metrics
-from .verify import Finding, check_record, compare_release, equal_numbers, record_folders
+from .verify import Finding, State, check_record, compare_release
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _REPO_ID = re.compile(r"(?:(datasets|spaces|models)/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
-_SOURCE = re.compile(r"/datasets/([^/]+/[^/]+)/tree/([^/]+)/(.+?)/?$")
 
 
 def is_repo_id(text: str) -> bool:
@@ -70,7 +65,7 @@ def _check_repo(api: HfApi, repo: Repo, files: dict[str, str], revision: str | N
     if any(path.split("/")[-1] == RECORD for path in files):
         findings += check_records(api, repo, revision)
     if repo.kind == "model":
-        findings += _check_card(api, repo, files, revision)
+        findings += _check_claims(api, repo, files, revision)
     return findings or [Finding("reported only", f"{repo.page}: it holds no record, release or number that could be checked")]
 
 
@@ -102,89 +97,82 @@ def _check_dataset(api: HfApi, repo: Repo, files: dict[str, str], revision: str 
 
 
 def check_records(api: HfApi, repo: Repo, revision: str | None, below: str = "") -> list[Finding]:
-    """What is to be said of every record of a repository, or of those below a folder of it."""
+    """The verdict on every record of a repository, or of those below a folder of it."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         download(api, repo, revision, [f"{below}/*" if below else "*"], folder)
         return [
             finding._replace(what=finding.what.replace(scratch, repo.page))
-            for path in record_folders(folder)
-            for finding in [check_record(path, f"{repo.page}/{path.relative_to(folder).as_posix()}".removesuffix("/."))]
+            for file in find_records(folder)[0]
+            for finding in [check_record(folder / file, f"{repo.page}/{file.removesuffix(RECORD)}".rstrip("/"))]
         ]
 
 
-def _check_card(api: HfApi, repo: Repo, files: dict[str, str], revision: str | None) -> list[Finding]:
-    """Every number that the model's repository reports, against the record that it names as its source."""
+def _check_claims(api: HfApi, repo: Repo, files: dict[str, str], revision: str | None) -> list[Finding]:
+    """Every number that a model's repository claims, field by field, against the record that it names as its source."""
+    wanted = [path for path in files if path == "README.md" or re.fullmatch(r"\.eval_results/[^/]+\.ya?ml", path)]
+    if not wanted:
+        return []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = download(api, repo, revision, ["README.md", ".eval_results/*.yaml"], Path(scratch))
-        reported = [_index_numbers(folder / "README.md")] if "README.md" in files else []
-        reported += [_entries(path) for path in sorted((folder / ".eval_results").glob("*.yaml"))]
-    findings = []
-    for place, numbers, fault in reported:
-        if fault:
-            findings.append(Finding("wrong", f"{repo.page}/{place}: {fault}"))
-        for url in dict.fromkeys(url for _, _, url in numbers):
-            findings.append(_check_numbers(api, f"{repo.page}/{place}", url, {k: v for k, v, u in numbers if u == url}))
+        folder = download(api, repo, revision, wanted, Path(scratch))
+        read = {path: read_claims(folder / path, path) for path in sorted(wanted, key=lambda path: (path != "README.md", path))}
+    findings: list[Finding] = []
+    records: dict[str, list[Finding]] = {}
+    for path, (claims, faults) in read.items():
+        findings += [Finding("wrong", f"{repo.page}/{path}: {fault}") for fault in faults]
+        for url in dict.fromkeys(claim.url for claim in claims):
+            findings.append(_check_source(api, repo, url, [claim for claim in claims if claim.url == url], records))
+    if twice := doubles(claim for claims, _ in read.values() for claim in claims):
+        findings.append(Finding("wrong", f"{repo.page}: {len(twice)} numbers are claimed twice", tuple(twice)))
     return findings
 
 
-Numbers = tuple[str, list[tuple[str, Any, str]], str | None]
-
-
-def _entries(path: Path) -> Numbers:
-    place = f".eval_results/{path.name}"
+def _check_source(api: HfApi, repo: Repo, url: str, claims: list[Claim], records: dict[str, list[Finding]]) -> Finding:
+    """The verdict on the claims of one file that name one source; `records` keeps what was downloaded."""
+    what = f"{repo.page}/{claims[0].place}: {sum(claim.n for claim in claims)} numbers"
+    source = source_of(url, api.endpoint)
+    if isinstance(source, str):
+        return Finding("reported only", f"{what}{source}")
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return place, [(str(e["dataset"]["task_id"]), e["value"], (e.get("source") or {}).get("url") or "") for e in entries], None
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        return place, [], f"it cannot be read ({type(error).__name__}: {error})"
-
-
-def _index_numbers(path: Path) -> Numbers:
-    place = "README.md"
-    try:
-        front, _ = split_card(path.read_text(encoding="utf-8"), place)
-        results = [result for index in front.get("model-index") or [] for result in index.get("results") or []]
-        return (
-            place,
-            [
-                (str(metric.get("name") or metric["type"]), metric["value"], (result.get("source") or {}).get("url") or "")
-                for result in results
-                for metric in result["metrics"]
-            ],
-            None,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return place, [], f"its numbers cannot be read ({type(error).__name__}: {error})"
-
-
-def _check_numbers(api: HfApi, place: str, url: str, numbers: dict[str, Any]) -> Finding:
-    what = f"{place}: {len(numbers)} numbers"
-    match = _SOURCE.search(url)
-    if match is None:
-        return Finding("reported only", f"{what} without predictions" + (f" (source {url})" if url else ""))
-    try:
-        found = check_records(api, Repo("dataset", match[1]), unquote(match[2]), match[3])
+        if url not in records:
+            records[url] = check_records(api, Repo("dataset", source.repo), source.revision, source.path)
     except HubError as error:
         return Finding("reported only", f"{what}: their predictions cannot be had ({error})")
-    if len(found) != 1 or found[0].record is None or found[0].state == "reported only":
-        state = "wrong" if found and found[0].state == "wrong" else "reported only"
-        words = found[0].what if found else f"there is no record at {url}"
-        return Finding(state, f"{what}: {words}", found[0].details if found else ())  # type: ignore[arg-type]
-    if found[0].state == "wrong":
+    found = records[url]
+    if len(found) != 1:
+        return Finding("reported only", f"{what}: there is {'more than one' if found else 'no'} record at {url}")
+    record = found[0].record
+    if record is None or found[0].state == "wrong":
         return Finding("wrong", f"{what}: {found[0].what}", found[0].details)
-    right = stated_numbers(found[0].record)
-    wrong = [
-        f"{name}: stated {value}, recomputed {right.get(name, 'nothing of that name')}"
-        for name, value in numbers.items()
-        if name not in right or not equal_numbers(right[name], value)
-    ]
-    if wrong:
-        return Finding("wrong", f"{what}: {len(wrong)} differ from the predictions at {url}", tuple(wrong), found[0].record)
-    return Finding("recomputed", f"{what} are as the predictions of {found[0].record.model.id} give them", (), found[0].record)
+    faults = [fault for claim in claims for fault in compare_claim(claim, record, repo.id)]
+    if faults:
+        return Finding("wrong", f"{what}: {len(faults)} things are not as the record at {url} says", tuple(dict.fromkeys(faults)), record)
+    if found[0].state == "reported only":
+        return Finding("reported only", f"{what}: {found[0].what}", (), record)
+    datasets = {(claim.dataset, claim.revision) for claim in claims}
+    checks = [_check_data(api, dataset, commit, record.benchmark.release) for dataset, commit in sorted(datasets, key=str)]
+    for state in ("wrong", "reported only"):
+        if words := [text for verdict, text in checks if verdict == state]:
+            return Finding(state, f"{what}: {words[0]}", tuple(words[1:]), record)
+    bare = "" if "/" in record.model.id else f" (the record names its model only as {record.model.id!r}, without an owner)"
+    return Finding("recomputed", f"{what} are as the predictions of {record.model.id} give them{bare}", (), record)
 
 
-def stated_numbers(record: ResultRecord) -> dict[str, float]:
-    """Numbers of a record under the names that a model's repository gives them: task ids, and names of the card."""
-    found = {number_name(metric): metric.value for metric in record.metrics if metric.value is not None}
-    return found | {task: metric.value for task, metric in headline_metrics(record).items() if metric.value is not None}
+def _check_data(api: HfApi, dataset: str, commit: str | None, release: str) -> tuple[State, str]:
+    """Whether the data set that a claim is filed under is there, at the commit that it states, and holds the release that was scored."""
+    repo = Repo("dataset", dataset)
+    if commit is not None and re.fullmatch(r"[0-9a-f]{40}", commit) is None:
+        return "wrong", f"the revision of data set {dataset} is {commit!r}, expected a commit of 40 hex digits"
+    try:
+        if RELEASE not in ask(lambda: remote_files(api, repo, commit), repo):
+            return "reported only", f"{repo.page} holds no {RELEASE}, so nobody can tell what was scored"
+        with tempfile.TemporaryDirectory() as scratch:
+            about = read_release_file(download(api, repo, commit, [RELEASE], Path(scratch)))
+        releases = sorted({str(name) for config in about["configs"].values() for name in config["releases"]})
+    except HubError as error:
+        return "reported only", f"the data set that they are filed under cannot be looked at ({error})"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return "wrong", f"{repo.page}: its {RELEASE} is none ({error})"
+    if about["dataset"] != dataset.split("/")[-1] or release not in releases:
+        return "wrong", f"{repo.page} holds release {', '.join(releases)} of {about['dataset']}, the record is of release {release}"
+    return "recomputed", ""

@@ -70,7 +70,7 @@ def write_report(path: Path, record: ResultRecord, gallery: Sequence[GalleryItem
         "editbench.html",
         title=f"EEG-EditBench: {record.model.id}",
         sample=record.is_sample,
-        simulated="simulated" in record.data.lower(),
+        simulated=record.kind == "simulated",
         release=record.benchmark.release,
         data=record.data,
         headline=headline_table(record),

@@ -81,7 +81,7 @@ def remarks(record: ResultRecord, scored: Scored) -> list[str]:
         found.append(
             f"{record.model.id}: {len(folds)} folds have no score ({units} units none at all), the first is {unit}, fold {fold}: {reason}."
         )
-    if record.benchmark.release.startswith("sample"):
+    if record.kind != "real":
         found.append(f"Release {record.benchmark.release!r} is SIMULATED: these scores say nothing about iMINDBench itself.")
     if record.protocol.settings["track"] not in ("Multi-STFT", "Waveform"):
         found.append(f"Track {record.protocol.settings['track']!r} is not one of the published ones: compare within it only.")

@@ -121,10 +121,10 @@ def caveats(scored: Mapping[str, ScoredRuns], records: Mapping[str, ResultRecord
         record, b, total = records[name], runs.plan.benchmark, runs.total
         found = []
         if record.is_sample:
-            found.append(f"release {b.release} is a sample or rehearsal and says nothing about EEG-EditBench itself")
+            found.append(f"release {b.release} is a sample or rehearsal and says nothing about EEG-EditBench itself (EEG: {record.data})")
         elif (len(b.concepts), len(b.edit_ids)) != PAPER_SIZE:
             found.append(f"release {b.release} has {len(b.concepts)} sources and {len(b.edit_ids):,} edits, the paper's 200 and 2,137")
-        if "simulated" in record.data.lower():
+        if record.kind == "simulated":
             found.append("the EEG is simulated")
         grid = len(total.subjects), len(total.seeds)
         if grid != PAPER_GRID:

@@ -27,6 +27,8 @@ from decodehub.core.records import (
     ResultRecord,
     Run,
     environment,
+    exact_settings,
+    kind_of,
     now,
     protocol_hash,
     write_record,
@@ -39,6 +41,9 @@ PROTOCOL = "bcs-v1.0"
 HEADLINES = ("t_pas", "t_sas")
 TABLE, PREDICTIONS = "pairs.json", "predictions.safetensors"
 SAMPLE = "sample"
+SAMPLES = frozenset({SAMPLE})  # releases whose numbers say nothing
+RUNS = ((0, 0),)  # all pairs are one file
+STATED_SETTINGS = ("kind", "output_type", "head_release", "encoders", "training")  # by whoever made the record, beside those of `Settings`
 COLUMNS = ("pair_id", "method", "subject", "concept", "reference_sha256", "reconstruction_sha256")
 
 
@@ -123,6 +128,7 @@ def make_record(
     training: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
     device: str = "cpu",
+    simulated: bool = False,
 ) -> ResultRecord:
     """Score the pairs and write a record folder: predictions, table of pairs, ``record.json`` last.
 
@@ -135,6 +141,7 @@ def make_record(
         head_release: release of the annotations that the head was trained on. A head of the sample makes the record one of the sample.
         training: settings that the head was trained with, for an evaluation.
         settings: of the protocol.
+        simulated: whether the images were reconstructed from simulated recordings: the record's kind.
 
     Raises:
         ValueError: as :func:`score_pairs`.
@@ -158,6 +165,7 @@ def make_record(
     protocol = dict(sorted(protocol.items()))
     n_concepts = len(set(pairs.concepts))
     record = ResultRecord(
+        kind=kind_of(pairs.release, SAMPLES, simulated=simulated),
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=pairs.release, content_hash=sha256_json(table), table=TABLE),
         protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
         model=model,
@@ -236,17 +244,15 @@ def rescore(folder: Path, record: ResultRecord) -> Rescored:
     """
     if record.protocol.name != PROTOCOL:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    settings = settings_of(record.protocol.settings)
     pairs = load_pairs(folder, record)
-    known = {f.name for f in dataclasses.fields(Settings)}
-    try:
-        settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
-    except (ValueError, TypeError) as error:
-        raise RecordError(f"protocol.settings of the record: {error}") from None
+    if record.protocol.settings["kind"] != ("score" if pairs.targets is None else "evaluation"):
+        raise RecordError(f"protocol.settings.kind is {record.protocol.settings['kind']!r}, which the table of pairs is not for")
     scores = load_scores(inside(folder, record.runs[0].predictions))
     return Rescored(score_pairs(pairs, scores, settings), pairs, scores)
 
 
-def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
     """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
 
     Args:
@@ -263,6 +269,20 @@ def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     if strange:
         return f"{len(strange)} of the {len(pairs.rows)} pairs that were scored are not in it, the first is {strange[0]!r}"
     return None
+
+
+def settings_of(stated: Mapping[str, Any]) -> Settings:
+    """The settings that a record states.
+
+    Raises:
+        RecordError: not exactly those of this protocol, or a value that is none.
+    """
+    names = [f.name for f in dataclasses.fields(Settings)]
+    exact_settings(stated, [*names, *STATED_SETTINGS])
+    try:
+        return Settings(**{name: stated[name] for name in names})
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"protocol.settings of the record: {error}") from None
 
 
 def smoke() -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from decodehub.core.files import canonical_json, inside, read_data, sha256_bytes, write_bytes, write_json
+from decodehub.core.files import canonical_json, home, inside, read_data, sha256_bytes, write_bytes, write_json
 from decodehub.core.jobs import map_threads
 from decodehub.core.records import (
     RECORD,
@@ -26,6 +26,8 @@ from decodehub.core.records import (
     ResultRecord,
     Run,
     environment,
+    exact_settings,
+    kind_of,
     now,
     protocol_hash,
     read_record,
@@ -40,6 +42,8 @@ BENCHMARK_ID = "eeg-editbench"
 PROTOCOL = "editbench-v1.0"
 HEADLINES = ("top1", "ep_top1", "two_afc")
 TABLE = "benchmark.json"
+SAMPLES = frozenset({"sample", "rehearsal-stamps"})  # releases whose scores say nothing about the benchmark
+STATED_SETTINGS = ("similarity", "distance_encoder")  # by whoever made the record, beside those of `Settings`
 
 
 class Predictions(NamedTuple):
@@ -208,6 +212,7 @@ def make_record(
     distance_encoder: str | None = None,
     device: str = "cpu",
     replace: bool = True,
+    simulated: bool = False,
 ) -> tuple[ResultRecord, ScoredRuns]:
     """Score the runs of one model and write a record folder: predictions, benchmark table, ``record.json`` last.
 
@@ -221,6 +226,7 @@ def make_record(
         distance_encoder: which features the visual distances are from, where the release carries none.
         device: where the model ran.
         replace: write over whatever record is there; False writes over the same record only (model, benchmark and predictions).
+        simulated: whether the EEG was simulated: the record's kind.
 
     Raises:
         ValueError: see `score_runs`.
@@ -240,6 +246,7 @@ def make_record(
     protocol = {**dataclasses.asdict(scored.plan.settings), "similarity": similarity, "distance_encoder": distance_encoder}
     protocol = dict(sorted(protocol.items()))  # as it is read back, so that a report made from either is the same
     record = ResultRecord(
+        kind=kind_of(benchmark.release, SAMPLES, simulated=simulated),
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=benchmark.release, content_hash=benchmark.content_hash, table=TABLE),
         protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
         model=model,
@@ -266,16 +273,12 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
     """
     if record.protocol.name != PROTOCOL:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    settings = settings_of(record.protocol.settings)
     benchmark = load_table(folder, record)
-    known = {field.name for field in dataclasses.fields(Settings)}
-    try:
-        settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
-    except ValueError as error:
-        raise RecordError(f"protocol.settings of the record: {error}") from None
     return score_runs(benchmark, (partial(_load_run, folder, run, benchmark) for run in record.runs), settings)
 
 
-def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
     """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
 
     Args:
@@ -291,6 +294,45 @@ def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     if there.content_hash == benchmark.content_hash:
         return None
     return f"it has release {there.release!r} with {len(there.concepts)} sources and {len(there.edit_ids)} edits, {there.content_hash}"
+
+
+def settings_of(stated: Mapping[str, Any]) -> Settings:
+    """The settings that a record states.
+
+    Raises:
+        RecordError: not exactly those of this protocol, or a value that is none.
+    """
+    names = [field.name for field in dataclasses.fields(Settings)]
+    exact_settings(stated, [*names, *STATED_SETTINGS])
+    if not isinstance(stated["similarity"], str) or not isinstance(stated["distance_encoder"], (str, type(None))):
+        raise RecordError("protocol.settings of the record: similarity must be a text, distance_encoder a text or null")
+    try:
+        return Settings(**{name: stated[name] for name in names})
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"protocol.settings of the record: {error}") from None
+
+
+def release_fault(scored: ScoredRuns) -> str | None:
+    """What is wrong with the table that was scored, where this machine has the release that it says it is; None for nothing, or no release.
+
+    Visual distances may be others: they are measured where a release carries none (`benchmark.with_distances`).
+    """
+    table, folder = scored.plan.benchmark, home() / BENCHMARK_ID
+    if not folder.is_dir() or (release := _release(folder, folder.stat().st_mtime_ns)).release != table.release:
+        return None
+    for name in ("sources", "edits"):
+        mine, theirs = release.rows[name], table.rows[name]
+        if len(mine) != len(theirs):
+            return f"release {table.release!r} has {len(mine)} {name} in {folder}, the record's table has {len(theirs)}"
+        for i, (a, b) in enumerate(zip(mine, theirs)):
+            if {**a, "visual_distance": None} != {**b, "visual_distance": None}:
+                return f"row {i} of {name} of release {table.release!r} is {a} in {folder}, in the record's table {b}"
+    return None
+
+
+@lru_cache(maxsize=2)
+def _release(folder: Path, changed: int) -> Benchmark:
+    return load_benchmark(str(folder))
 
 
 def smoke() -> dict[str, float]:
@@ -338,7 +380,7 @@ def _metric(plan: Plan, key: MetricKey, i: int, total: Aggregate) -> Metric:
         unit=key.unit,
         higher_is_better=key.higher_is_better,
         n=len(total.subjects),
-        sd=float(total.sd[i]) if scored else None,
+        sd=float(total.sd[i]) if scored and len(total.subjects) > 1 else None,
         ci95=(low, high) if np.isfinite(low) else None,
         chance=key.chance,
     )

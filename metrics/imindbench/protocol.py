@@ -20,6 +20,8 @@ from decodehub.core.records import (
     ResultRecord,
     Run,
     environment,
+    exact_settings,
+    kind_of,
     now,
     protocol_hash,
     write_record,
@@ -35,6 +37,9 @@ HEADLINES = ("roc_auc", "accuracy")
 GRID_FILE = "units.json"
 PREDICTIONS_FILE = "predictions.parquet"
 SEED = 42
+SAMPLES = frozenset({"sample-simulated", "sample-simulated-real-timing"})  # releases whose scores say nothing about the benchmark
+RUNS = ((0, SEED),)  # all units are one file
+STATED_SETTINGS = ("domain", "track_is", "recipe", "recipe_hash", "model", "labels")  # by whoever made the record; may be left out
 
 
 class Scored(NamedTuple):
@@ -72,6 +77,7 @@ def make_record(
     settings: Mapping[str, Any],
     pooling: str = "paper",
     device: str = "cpu",
+    simulated: bool = False,
 ) -> tuple[ResultRecord, Scored]:
     """Score a run and write a record folder: predictions, table of units, ``record.json`` last.
 
@@ -83,18 +89,21 @@ def make_record(
         settings: of the run, JSON values: track, recipe and how the model was trained; they enter the protocol hash.
         pooling: see `aggregate.make_table`.
         device: where the model ran.
+        simulated: whether the recordings were simulated: the record's kind.
 
     Raises:
-        ValueError: see `score_run`; settings without a "track".
+        ValueError: see `score_run`; settings without a "track", or with one that the protocol does not know.
     """
     if not settings.get("track"):
         raise ValueError('settings must say the preprocessing "track" (Multi-STFT, Waveform, ..., or Custom)')
     folder = Path(folder)
     scored = score_run(predictions, grid, pooling=pooling)
+    protocol = json.loads(json.dumps({**settings, "pooling": pooling, "coverage": scored.table.rule}, sort_keys=True))
+    settings_of(protocol)
     save(folder / PREDICTIONS_FILE, predictions)
     write_json(folder / GRID_FILE, {"release": grid.release, "units": grid.rows()})
-    protocol = json.loads(json.dumps({**settings, "pooling": pooling, "coverage": scored.table.rule}, sort_keys=True))
     record = ResultRecord(
+        kind=kind_of(grid.release, SAMPLES, simulated=simulated),
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=grid.release, content_hash=grid.content_hash, table=GRID_FILE),
         protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
         model=model,
@@ -124,9 +133,9 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     if len(record.runs) != 1:
         raise RecordError(f"a record of imindbench has one predictions file, this one lists {len(record.runs)}")
     settings = record.protocol.settings
-    scored = score_run(load_inside(folder, record.runs[0].predictions), grid, pooling=settings.get("pooling", "paper"))
-    if scored.table.rule != settings.get("coverage"):
-        raise RecordError(f"the predictions cover {scored.table.rule!r}, the record says {settings.get('coverage')!r}")
+    scored = score_run(load_inside(folder, record.runs[0].predictions), grid, pooling=settings_of(settings))
+    if scored.table.rule != settings["coverage"]:
+        raise RecordError(f"the predictions cover {scored.table.rule!r}, the record says {settings['coverage']!r}")
     return scored
 
 
@@ -143,7 +152,7 @@ def load_table(folder: Path, record: ResultRecord) -> Grid:
     return grid
 
 
-def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
     """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
 
     Args:
@@ -155,6 +164,19 @@ def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     if there.content_hash == grid.content_hash:
         return None
     return f"it has release {there.release!r} with {len(there.units)} units, {there.content_hash}"
+
+
+def settings_of(stated: Mapping[str, Any]) -> str:
+    """The pooling that a record states.
+
+    Raises:
+        RecordError: settings that are not those of this protocol, or a value that is none.
+    """
+    exact_settings(stated, ("track", "pooling", "coverage"), STATED_SETTINGS)
+    for name in ("track", "pooling", "coverage"):
+        if not isinstance(stated[name], str):
+            raise RecordError(f"protocol.settings of the record: {name} must be a text, found {stated[name]!r}")
+    return str(stated["pooling"])
 
 
 def smoke() -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ from decodehub.core.records import (
     ResultRecord,
     Run,
     environment,
+    exact_settings,
+    kind_of,
     now,
     protocol_hash,
     write_record,
@@ -32,6 +34,8 @@ from .agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
 BENCHMARK_ID = "vlm-agreement"
 PROTOCOL = "vlm-agreement-v1.0"
 HEADLINES = ("unanimous", "fleiss_kappa")
+SAMPLES = frozenset({"sample"})  # releases whose numbers say nothing
+RUNS = ((0, 0),)  # all answers are one file
 TABLE, ANSWERS = "table.json", "predictions/answers.safetensors"
 
 
@@ -60,6 +64,7 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
     write_json(folder / TABLE, table.rows)
     chosen = dataclasses.asdict(settings)
     record = ResultRecord(
+        kind=kind_of(table.release, SAMPLES),
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=table.release, content_hash=table.content_hash, table=TABLE),
         protocol=Protocol(name=PROTOCOL, settings=chosen, hash=protocol_hash(PROTOCOL, chosen)),
         model=model,
@@ -83,6 +88,7 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     """
     if record.protocol.name != PROTOCOL:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    settings = settings_of(record.protocol.settings)
     path = inside(Path(folder), record.benchmark.table)
     try:
         raw = json.loads(read_data(path))
@@ -93,7 +99,6 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
         table = AnswerTable(
             raw["release"], tuple(p for p, _ in raw["pairs"]), tuple(c for _, c in raw["pairs"]), tuple(raw["annotators"]), answers
         )
-        settings = Settings(**record.protocol.settings)
     except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordError(f"{path} and its answers are not the table of this record: {error}") from None
     if table.content_hash != record.benchmark.content_hash or table.release != record.benchmark.release:
@@ -103,7 +108,7 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     return Scored(table, agreement(table, settings))
 
 
-def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
+def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Sequence[str]], list[dict[str, Any]]]) -> str | None:
     """What keeps the data set on the Hub from being what a record was scored on, None where it is just that.
 
     Args:
@@ -121,6 +126,19 @@ def release_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     }
     differing = {row for row in there if row[-1] is not None} ^ scored
     return f"{len(differing)} answers are in one of the two and not in the other" if differing else None
+
+
+def settings_of(stated: Mapping[str, Any]) -> Settings:
+    """The settings that a record states.
+
+    Raises:
+        RecordError: not exactly those of this protocol, or a value that is none.
+    """
+    exact_settings(stated, [field.name for field in dataclasses.fields(Settings)])
+    try:
+        return Settings(**stated)
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"protocol.settings of the record: {error}") from None
 
 
 def smoke() -> dict[str, float]:

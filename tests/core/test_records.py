@@ -257,6 +257,10 @@ def change_metric(field: str, change: Callable[[Any], Any], name: str = "two_afc
     return apply
 
 
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else 1
+
+
 def change_setting(name: str, setting: Any) -> Change:
     def apply(value: dict[str, Any]) -> None:
         protocol = value["protocol"]
@@ -332,10 +336,29 @@ class TestTampering:
             (lambda v: v["benchmark"].update(table="../outside"), "path '../outside' leads out of its folder"),
             (lambda v: v["benchmark"].update(table="predictions"), "predictions"),
             (lambda v: v["benchmark"].update(release="1.0"), "release"),
-            (lambda v: v["benchmark"].update(content_hash="sha256:" + "0" * 64), "benchmark.json is another table: expected sha256:000"),
+            (lambda v: v["benchmark"].update(content_hash="sha256:" + "0" * 64), "benchmark.content_hash: it is all zeros"),
+            (lambda v: v["benchmark"].update(content_hash="sha256:" + "1" * 64), "benchmark.json is another table: expected sha256:111"),
+            (change_setting("mine", 1), "'mine' unknown; the protocol has distance_bins"),
+            (lambda v: v.update(created="yesterday"), "created: expected a time in UTC such as 2026-11-30T12:00:00Z, found 'yesterday'"),
+            (lambda v: v.update(created="2026-02-30T12:00:00Z"), "created: expected a time"),
+            (lambda v: v.pop("kind"), "kind: Field required"),
+            (lambda v: v.update(kind="true"), "kind: Input should be"),
+            (
+                lambda v: v.update(kind="sample"),
+                "the record's kind is 'sample', but release 'tiny' of eeg-editbench is none of the samples",
+            ),
+            (lambda v: v.update(schema_version=1), "kind: schema version 1 has no such field"),
+            (lambda v: v.update(schema_version=True), "schema_version"),
+            (lambda v: v["runs"][0].update(predictions="p" * 5000), "runs.0.predictions: String should have at most"),
+            (lambda v: v["runs"][0].update(subject=True), "runs.0.subject"),
+            (lambda v: v["benchmark"].update(id="eeg_editbench"), "no metric for benchmark 'eeg_editbench'"),
+            (lambda v: v["benchmark"].update(id="reconstruction-quality"), "no metric for benchmark 'reconstruction-quality'"),
+            (lambda v: v["environment"].update(deep=nested(40)), "environment: it has more than 16 levels"),
+            (lambda v: v["environment"].update(long="x" * 30_000), "environment: it holds a text of 30,000 characters"),
+            (lambda v: v["metrics"][0].update(n=1), "metrics.0: metric top1 {}: one unit has no spread"),
             (lambda v: v["benchmark"].update(id="no-such-benchmark"), "no metric for benchmark 'no-such-benchmark': update it"),
             (lambda v: v["benchmark"].update(id="../../etc"), "no metric for benchmark '../../etc'"),
-            (lambda v: v.update(schema_version=2), "schema version 2, newer than the 1 of this decodehub: update it"),
+            (lambda v: v.update(schema_version=3), "schema version 3, newer than the 2 of this decodehub: update it"),
             (lambda v: v.update(schema_version="1"), "schema_version"),
             (lambda v: v.update(note="mine"), "note: Extra inputs are not permitted"),
             (lambda v: v.pop("model"), "model: Field required"),
@@ -443,6 +466,8 @@ class TestTampering:
             ("[]", "is not a valid record"),
             ("null", "is not a valid record"),
             ("\0", "is not a record"),
+            ("[" * 200_000, "is not a record: its brackets are nested too deep"),
+            ('{"kind": "real", "kind": "real"}', "the key 'kind' is there twice in one object"),
         ],
     )
     def test_a_record_that_is_none(self, record: Path, text: str, message: str) -> None:

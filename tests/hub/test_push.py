@@ -114,6 +114,13 @@ def record(made_record: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made_record, tmp_path / "mine")
 
 
+@pytest.fixture
+def data_set(hub: Any) -> None:
+    """What says that the release of the records is on the Hub."""
+    about = {"schema_version": 1, "dataset": "eeg-editbench", "configs": {"edits": {"releases": ["tiny"]}}, "files": {}}
+    hub.create("dataset", "lab/eeg-editbench", {"release.json": json.dumps(about).encode()})
+
+
 @pytest.fixture(scope="module")
 def made_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
@@ -594,9 +601,9 @@ class TestVerify:
         assert (other.state, ours.state, entries.state) == ("reported only", "wrong", "recomputed")
         assert any(line.startswith("top5: stated 99.9, recomputed") for line in ours.details)
 
-        newer = {**stated, "schema_version": 2}
+        newer = {**stated, "schema_version": 3}
         (found,) = swap("record.json", json.dumps(newer).encode())
-        assert found.state == "wrong" and "schema version 2, newer than the 1 of this decodehub: update it" in found.what
+        assert found.state == "wrong" and "schema version 3, newer than the 2 of this decodehub: update it" in found.what
 
     def test_the_command(self, hub_with_data: Any, push: Callable[..., Shown], verify: Callable[..., Shown], record: Path) -> None:
         hub_with_data.create("model", "lab/nice", {"README.md": CARD})
@@ -615,7 +622,8 @@ class TestVerify:
         files = sorted((repository / "tests" / "core" / "old_records").glob("schema-*.json"))
         assert [file.stem for file in files] == ["schema-1"]
         for file in files:
-            assert read_record(file)[1].metrics
+            found = read_record(file)[1]
+            assert found.metrics and (found.schema_version, found.kind) == (1, "real")  # the version marks that the kind was derived
             assert check_record(file).state == "reported only"
 
 

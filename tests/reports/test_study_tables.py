@@ -69,8 +69,10 @@ def planted(b: Benchmark, strength: float, *, nulls: bool = True, subjects: tupl
 
 def record_of(b: Benchmark, name: str, text: str = "recorded EEG", **settings: Any) -> ResultRecord:
     """What tables and figures read of a record, without files."""
+    sample = b.release in ("sample", "tiny", "rehearsal-stamps")
     stand_in = SimpleNamespace(
-        is_sample=b.release in ("sample", "tiny") or b.release.startswith("rehearsal"),
+        kind="sample" if sample else "simulated" if text.startswith("simulated") else "real",
+        is_sample=sample,
         data=text,
         benchmark=SimpleNamespace(release=b.release),
         protocol=SimpleNamespace(settings={"similarity": "cosine", "distance_encoder": None, **settings}),

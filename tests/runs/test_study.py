@@ -87,6 +87,9 @@ class Planted:
         )
         return inputs, eeg[1]
 
+    def simulated(self, subjects: tuple[int, ...]) -> bool:
+        return True
+
 
 def plan(out: Path, models: tuple[str, ...] = ("neurobridge", "ridge", "random-projection"), **changes: Any) -> Study:
     trained = {"epochs": 3, "batch_size": 40, "lr": 1e-3, "patience": 0} | changes.pop("training", {})

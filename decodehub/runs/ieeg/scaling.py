@@ -17,6 +17,7 @@ from decodehub.metrics.imindbench.aggregate import unit_scores
 from decodehub.metrics.imindbench.compare import Comparison
 from decodehub.metrics.imindbench.grid import Grid, Unit
 from decodehub.metrics.imindbench.predictions import load_fits, score_cells
+from decodehub.metrics.imindbench.protocol import SAMPLES
 from decodehub.metrics.imindbench.scaling import Curves, Point, complete_units, curve, gain_per_doubling
 
 from .models import ModelSpec
@@ -85,7 +86,7 @@ def summarize(out: Path, curves: Curves, files: Sequence[UnitFile], grid: Grid, 
     result = {
         "release": grid.release,
         "content_hash": grid.content_hash,
-        "sample": grid.release.startswith("sample"),
+        "sample": grid.release in SAMPLES,
         "n_units": len(units),
         "units_without_a_score_somewhere": sorted(every - set(units)),
         "training_windows": windows,

@@ -56,6 +56,7 @@ class Inputs(NamedTuple):
         candidates: features by part of "sources", "edits" and perhaps "nulls", in score order.
         benchmark: what is scored. data: what the EEG is, in words. distance_encoder: where visual distances are from, or None.
         negatives: features (m, d) by part of edits of training images, or none; negative_of: (m,) int, the training image of each.
+        simulated: whether no brain made the EEG.
     """
 
     eeg: np.ndarray
@@ -71,6 +72,7 @@ class Inputs(NamedTuple):
     distance_encoder: str | None
     negatives: Parts
     negative_of: np.ndarray
+    simulated: bool = False
 
 
 def make_model(model_type: str, inputs: Inputs) -> EEGRetrievalModel:
@@ -179,6 +181,7 @@ def simulated_inputs(
         distance_encoder=encoder.name,
         negatives=parts.get("negatives", {}),
         negative_of=np.asarray(training.edit_of, dtype=np.int64),
+        simulated=True,
     )
     return inputs, np.ascontiguousarray(test_eeg)
 
@@ -215,7 +218,8 @@ def recorded_inputs(model_type: str, subject: int, root: Path, targets: Path, da
     for i, image in enumerate(epochs.data):  # image by image: the file may be larger than the memory
         trials = image[:, channels]
         eeg[i] = trials if model_type == "atm" else trials.mean(axis=0, keepdims=True)
-    simulated = "Simulated recordings in the layout of " if epochs.settings.get("simulated") else ""
+    simulated = bool(epochs.settings.get("simulated"))
+    layout = "Simulated recordings in the layout of " if simulated else ""
     return Inputs(
         eeg=eeg.reshape(-1, *shape[2:]),
         targets={name: np.repeat(array[rows], repetitions, axis=0) for name, array in parts["train"].items()},
@@ -226,10 +230,11 @@ def recorded_inputs(model_type: str, subject: int, root: Path, targets: Path, da
         encoder=encoder,
         candidates={name: parts[name] for name in CANDIDATES if name in parts},
         benchmark=benchmark,
-        data=f"{simulated}THINGS-EEG2, {len(channels)} channels, {epochs.sfreq:g} Hz, unit {epochs.unit}",
+        data=f"{layout}THINGS-EEG2, {len(channels)} channels, {epochs.sfreq:g} Hz, unit {epochs.unit}",
         distance_encoder=None,
         negatives=parts.get("negatives", {}),
         negative_of=negative_of,
+        simulated=simulated,
     )
 
 

@@ -36,7 +36,7 @@ from decodehub.hub_models.eeg_retrieval import (
 )
 from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.image_features import image_hashes
-from decodehub.loaders.things_eeg2.store import read_info, subject_folder
+from decodehub.loaders.things_eeg2.store import load_epochs, read_info, subject_folder
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns, make_record
 
@@ -68,6 +68,9 @@ class Source(Protocol):
     def benchmark(self) -> Benchmark:
         """What is scored."""
 
+    def simulated(self, subjects: Sequence[int]) -> bool:
+        """Whether no brain made the EEG of some of these subjects."""
+
     def identity(self, model: str, subject: int, seed: int) -> Any:
         """JSON of all that decides what `load` gives, without loading it."""
 
@@ -98,6 +101,9 @@ class Recorded:
     def benchmark(self) -> Benchmark:
         return load_benchmark(self.data_dir)
 
+    def simulated(self, subjects: Sequence[int]) -> bool:
+        return any(bool(load_epochs(self.eeg, subject, "test").settings.get("simulated")) for subject in subjects)
+
     def identity(self, model: str, subject: int, seed: int) -> Any:
         partitions = read_info(subject_folder(self.eeg, subject))["partitions"]
         return {
@@ -127,6 +133,9 @@ class Simulated:
     def _images(self) -> str:
         hashes = [image_hashes(images) if images else [] for images in (self.training.images, self.training.edits)]
         return sha256_json([load_encoder("lite0").fingerprint, *hashes, self.training.edit_of, self.benchmark.content_hash])
+
+    def simulated(self, subjects: Sequence[int]) -> bool:
+        return True
 
     def identity(self, model: str, subject: int, seed: int) -> Any:
         noise = seed if model == "neurobridge" else None  # the one with random targets
@@ -333,6 +342,7 @@ def make_records(study: Study, missing: Sequence[str]) -> Iterator[tuple[str, Re
             similarity=info["similarity"],
             distance_encoder=info["distance_encoder"],
             device=info["device"],
+            simulated=study.source.simulated(study.subjects),
         )
         yield model, record, scored
 
