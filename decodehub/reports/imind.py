@@ -89,11 +89,23 @@ def remarks(record: ResultRecord, scored: Scored) -> list[str]:
         found.append(
             f"{record.model.id}: {len(folds)} folds have no score ({units} units none at all), the first is {unit}, fold {fold}: {reason}."
         )
+    if remark := unchecked_labels(record.model.id, scored):
+        found.append(remark)
     if record.benchmark.release.startswith("sample"):
         found.append(f"Release {record.benchmark.release!r} is SIMULATED: these scores say nothing about iMINDBench itself.")
     if record.protocol.settings["track"] not in ("Multi-STFT", "Waveform"):
         found.append(f"Track {record.protocol.settings['track']!r} is not one of the published ones: compare within it only.")
     return found
+
+
+def unchecked_labels(model: str, scored: Scored) -> str:
+    """What to say of a run whose labels could not be checked; "" for one whose labels are those of the release."""
+    if not (units := scored.labels.unchecked):
+        return ""
+    return (
+        f"{model}: labels not checked in {len(units)} units (the first is {units[0]}), as the truth of release {scored.grid.release!r} is not known "
+        "here for them: these scores are reported, not ranked."
+    )
 
 
 def _number(value: Any) -> str:
