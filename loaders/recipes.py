@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decodehub.core.files import sha256_json
+from decodehub.core.words import suggest
 
 MULTI_STFT, WAVEFORM, CUSTOM = "Multi-STFT", "Waveform", "Custom"
 MULTI_STFT_CORRECTED, WAVEFORM_CORRECTED = "Multi-STFT (corrected)", "Waveform (corrected)"
@@ -278,5 +279,7 @@ def named_recipe(name: str) -> Recipe:
         ValueError: there is none; the message lists those that exist.
     """
     if name not in RECIPES:
-        raise ValueError(f"no recipe is called {name!r}; there are {', '.join(RECIPES)} (or give the path of a JSON file)")
+        raise ValueError(
+            f"no recipe is called {name!r}; there are {', '.join(RECIPES)} (or give the path of a JSON file){suggest(name, RECIPES)}"
+        )
     return RECIPES[name]

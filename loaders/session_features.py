@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from decodehub.core.space import scratch_array
+
 from .context_filter import context_filter
 from .ieeg.recording import Recording
 from .multi_stft import multi_stft, stft_plan
@@ -78,24 +80,23 @@ def distinct_windows(recording: Recording, starts_s: Mapping[str, np.ndarray], r
     return Windows(every, {task: np.searchsorted(every, first) for task, first in bounds.items()}, n_times)
 
 
-def extract(recipe: Recipe, recording: Recording, first: np.ndarray, *, file: Path | None = None) -> Features:
+def extract(recipe: Recipe, recording: Recording, first: np.ndarray, *, folder: Path | None = None) -> Features:
     """Run a chain, but for its normalisation, over windows of a recording.
 
     Args:
         recipe: what to do.
         recording: of the session.
         first: (n,) ascending first samples, of `distinct_windows`.
-        file: where to put features of more than `RAM_BYTES`; it is the caller's to delete.
+        folder: on its disk lie features of more than `RAM_BYTES`, in a file without a name that goes with the array; None keeps all in memory.
 
     Raises:
         ValueError: a stage that this package does not know or that cannot stand where it stands; electrodes without neighbours.
+        OSError: the disk has no room for the features.
     """
     plan = _plan(recipe, recording)
     sizes = (len(first), *plan.shape)
-    if 4 * int(np.prod(sizes)) > RAM_BYTES and file is not None:
-        values: np.ndarray = np.lib.format.open_memmap(file, "w+", dtype=np.float32, shape=sizes)
-    else:
-        values = np.empty(sizes, dtype=np.float32)
+    on_disk = folder is not None and 4 * int(np.prod(sizes)) > RAM_BYTES
+    values: np.ndarray = scratch_array(folder, sizes) if on_disk and folder is not None else np.empty(sizes, dtype=np.float32)
     for rows, x in _cut(plan, recording, first):
         sfreq = recording.sfreq
         for stage in plan.after:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +11,17 @@ import numpy as np
 import typer
 
 if TYPE_CHECKING:
+    from decodehub.core.jobs import Report
     from decodehub.core.records import ModelInfo, ResultRecord
     from decodehub.loaders.recipes import Recipe
     from decodehub.metrics.imindbench.grid import Grid, Unit
     from decodehub.metrics.imindbench.predictions import Predictions
     from decodehub.metrics.imindbench.protocol import Scored
-    from decodehub.runs.ieeg.models import ModelSpec
-    from decodehub.runs.ieeg.sweep import UnitFile
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+POOLINGS = ("paper", "released_code")
+SUBSETS = ("all", "main", "challenge")
 
 DataDir = Annotated[
     str | None, typer.Option(help='Folder of recordings and labels, or "sample"; by default what load_dataset("imindbench") uses.')
@@ -63,20 +66,25 @@ def run(
     Example: decodehub imind run --model htnet --model my_model.py --recipe wav-hpf-robust --data-dir data --subset main
     """
     from decodehub.core.records import ModelInfo
+    from decodehub.runs.ieeg.job import load_models, swept
     from decodehub.runs.ieeg.sweep import collect, fit_summary
 
     chain = read_recipe(recipe)
+    _one_of("--pooling", pooling, POOLINGS)
+    _one_of("--subset", subset, SUBSETS)
+    specs = load_models(model, device, epochs)
     folder, grid = data_and_grid(data_dir)
     units = _selected(grid, subset, only)
-    specs, files = _run_models(model, [Fraction(1)], out, folder, units, chain, device, epochs)
-    if files is None:
-        return
     rows = []
-    for spec in specs:
-        predictions = collect(files, spec.name, units)
-        settings = {"track": chain.track, "recipe": chain.as_dict(), "recipe_hash": chain.hash, "model": spec.settings}
-        info = ModelInfo(id=spec.name, notes=fit_summary(files, spec.name))
-        rows.append(_finish(out / spec.name, grid, predictions, info, settings, pooling, folder, device))
+    with swept(out, folder, units, specs, [Fraction(1)], chain, device) as done:
+        if done is None:
+            return
+        _report(out, done.report)
+        for spec in specs:
+            predictions = collect(done.files, spec.name, units)
+            settings = {"track": chain.track, "recipe": chain.as_dict(), "recipe_hash": chain.hash, "model": spec.settings}
+            info = ModelInfo(id=spec.name, notes=fit_summary(done.files, spec.name))
+            rows.append(_finish(out / spec.name, grid, predictions, info, settings, pooling, folder, device))
     _print([row for row in rows if row is not None])
 
 
@@ -100,22 +108,29 @@ def scale(
     """
     from rich.console import Console
 
+    from decodehub.core.jobs import exclusive
     from decodehub.reports.imind_scaling import labels, table, write_plot
     from decodehub.runs.ieeg import scaling
+    from decodehub.runs.ieeg.job import load_models, swept
 
     chain = read_recipe(recipe)
     shares = scaling.read_fractions(fractions)
     if len(shares) < 2:
         raise ValueError("--fractions: a curve needs at least two")
+    _one_of("--subset", subset, SUBSETS)
+    specs = load_models(model, device, epochs)
     folder, grid = data_and_grid(data_dir)
     units = _selected(grid, subset, only)
-    specs, files = _run_models(model, shares, out, folder, units, chain, device, epochs)
-    if files is None:
-        return
     settings = {"recipe": chain.as_dict(), "recipe_hash": chain.hash, "track": chain.track, "models": {s.name: s.settings for s in specs}}
-    result = scaling.summarize(out, scaling.unit_curves(files, specs, shares, units, grid), files, grid, settings, device)
+    with swept(out, folder, units, specs, shares, chain, device) as done:
+        if done is None:
+            return
+        _report(out, done.report)
+        with exclusive(out / scaling.SCALING):
+            curves = scaling.unit_curves(done.files, specs, shares, units, grid)
+            result = scaling.summarize(out, curves, done.files, grid, settings, device)
+            write_plot(out, result)
     console = Console()
-    write_plot(out, result)
     for label in labels(result):
         console.print(table(result, label))
     left = result["units_without_a_score_somewhere"]
@@ -134,9 +149,14 @@ def score(
     track: Annotated[str, typer.Option(help="Preprocessing track that you state: Multi-STFT, Waveform or Custom.")] = "Custom",
     out: Annotated[Path | None, typer.Option(help="Folder of a record; none is written without it.")] = None,
     pooling: Annotated[str, typer.Option(help="paper or released_code.")] = "paper",
+    scores: Annotated[
+        str, typer.Option(help="What the column probability holds: probabilities, or logits (any scores that rise with class 1).")
+    ] = "probabilities",
     simulated: Annotated[bool, typer.Option("--simulated", help="The recordings were simulated: the record's kind.")] = False,
 ) -> None:
-    """Score predictions that were made elsewhere. A fold that could not be scored is one row with a reason and no probability.
+    """Score predictions that were made elsewhere: of the test windows that load_dataset("imindbench", "labels") gives, each once.
+
+    A fold that the release gives no score (a part of it has one class) is one row with a reason and no probability.
 
     Example: decodehub imind score mine.parquet --data-dir sample --model me/mine --out runs/mine
     """
@@ -144,31 +164,36 @@ def score(
 
     from decodehub.core.records import ModelInfo
     from decodehub.loaders.recipes import TRACKS
-    from decodehub.metrics.imindbench.predictions import load
+    from decodehub.metrics.imindbench.predictions import SCORES, load
     from decodehub.metrics.imindbench.protocol import make_record, score_run
-    from decodehub.reports.imind import leaderboard, task_table
+    from decodehub.metrics.imindbench.truth import load_truth
+    from decodehub.reports.imind import leaderboard, task_table, unchecked_labels
 
-    if track not in TRACKS:
-        raise ValueError(f"--track must be one of {', '.join(TRACKS)}, found {track!r}")
+    for option, value, options in (("--track", track, TRACKS), ("--pooling", pooling, POOLINGS), ("--scores", scores, SCORES)):
+        _one_of(option, value, options)
     folder, grid = data_and_grid(data_dir)
     predictions = load(file)
+    truth = load_truth(grid, str(folder))
     if out is None:
-        scored = score_run(predictions, grid, pooling=pooling)
+        scored = score_run(predictions, grid, pooling=pooling, scores=scores, truth=truth)
     else:
-        settings = {"track": track, "track_is": "stated by the submitter"}
         _, scored = make_record(
             out,
             grid,
             predictions,
             model=ModelInfo(id=model),
             data=_data_words(folder, grid),
-            settings=settings,
+            settings={"track": track, "track_is": "stated by the submitter"},
             pooling=pooling,
+            scores=scores,
+            truth=truth,
             simulated=simulated,
         )
     console = Console()
     console.print(leaderboard([(model, track, scored)], scored.table.rule).rich(box=False))
     console.print(task_table(scored, scored.table.rule).rich(box=False))
+    if remark := unchecked_labels(model, scored):
+        console.print(f"[yellow]{remark}[/yellow]")
     if out is not None:
         console.print(f"record  {out / 'record.json'}\ncheck   decodehub verify {out}", highlight=False, soft_wrap=True)
 
@@ -298,6 +323,23 @@ def audit(
 
 
 @app.command()
+def truth(
+    data_dir: Annotated[str, typer.Option(help="Folder of the real labels.")],
+    out: Annotated[Path, typer.Option(help="CSV with a row a unit and fold.")],
+) -> None:
+    """Write hashes of the test windows and labels of a release, by which a file is checked where the labels are not.
+
+    Example: decodehub imind truth --data-dir data --out truth.csv
+    """
+    from decodehub.metrics.imindbench.truth import labels_truth, write_table
+
+    folder, _ = data_and_grid(data_dir)
+    known = labels_truth(str(folder))
+    write_table(out, known)
+    typer.echo(f"{out}: {len(known)} folds of {len({unit for unit, _ in known})} units")
+
+
+@app.command()
 def recipes() -> None:
     """List the preprocessing recipes, their tracks and hashes.
 
@@ -313,37 +355,11 @@ def recipes() -> None:
     Console().print(Table(columns, rows).rich(box=False))
 
 
-def _run_models(
-    names: list[str], fractions: list[Fraction], out: Path, folder: Path, units: list[Unit], chain: Recipe, device: str, epochs: int | None
-) -> tuple[list[ModelSpec], list[UnitFile] | None]:
-    """Sweep models (and shares of their training windows) over units; the models, and the files on the main process, None on others."""
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
+def _report(out: Path, report: Report) -> None:
+    from decodehub.core.jobs import raise_if_failed
 
-    from decodehub.core.jobs import Report, raise_if_failed
-    from decodehub.runs.ieeg.models import model_spec
-    from decodehub.runs.ieeg.scaling import at_fraction
-    from decodehub.runs.ieeg.sweep import sweep
-
-    training = {} if epochs is None else {"epochs": epochs}
-    state = PartialState(cpu=device == "cpu")  # on CPUs as well, processes that were launched together share the job
-    own_device = f"cuda:{state.local_process_index}" if device == "cuda" else device
-    specs = [model_spec(name, device=own_device, training=training) for name in names]
-    if len({spec.name for spec in specs}) != len(specs):
-        raise ValueError(f"two models have one name: {', '.join(spec.name for spec in specs)}")
-    variants = specs if fractions == [1] else [at_fraction(spec, fraction) for spec in specs for fraction in fractions]
-    found = sweep(out, folder, units, variants, chain, rank=state.process_index, world=state.num_processes)
-    files, reports = gather_object(list(found.files)), gather_object([found.job])
-    if not state.is_main_process:
-        return specs, None
-    total = Report([], [], {})
-    for report in reports:
-        total.made.extend(report.made)
-        total.reused.extend(report.reused)
-        total.failed.update(report.failed)
-    typer.echo(f"{out}: {len(total.made)} units made, {len(total.reused)} reused, {len(total.failed)} failed")
-    raise_if_failed(total, "units")
-    return specs, files
+    typer.echo(f"{out}: {len(report.made)} units made, {len(report.reused)} reused, {len(report.failed)} failed")
+    raise_if_failed(report, "units")
 
 
 def read_recipe(name: str) -> Recipe:
@@ -376,14 +392,27 @@ def data_and_grid(data_dir: str | None) -> tuple[Path, Grid]:
     return folder, load_grid("sample" if folder == sample.FOLDER else None)
 
 
+def _one_of(option: str, value: str, options: Sequence[str]) -> None:
+    from decodehub.core.words import suggest
+
+    if value not in options:
+        raise ValueError(f"{option} must be one of {', '.join(options)}, found {value!r}{suggest(value, options)}")
+
+
 def _selected(grid: Grid, subset: str, only: list[str] | None) -> list[Unit]:
+    from decodehub.core.words import suggest
+
     units = list(grid.chosen({"all": "full"}.get(subset, subset)))
+    names = {part for unit in grid.units for part in (unit.dataset, f"{unit.dataset}/{unit.subject_session}", unit.id)}
+    for name in only or ():
+        if name.rstrip("/") not in names:
+            raise ValueError(
+                f"--only {name} begins no unit of release {grid.release!r}{suggest(name, sorted(names))}; a unit id is like {grid.ids[0]}"
+            )
     if only:
         units = [unit for unit in units if any(unit.id == p or unit.id.startswith(p.rstrip("/") + "/") for p in only)]
     if not units:
-        raise ValueError(
-            f"no unit of release {grid.release!r} is selected by --subset {subset} and --only {only}; a unit id is like {grid.ids[0]}"
-        )
+        raise ValueError(f"no unit of release {grid.release!r} is selected by --subset {subset} and --only {only}")
     return units
 
 
@@ -396,6 +425,7 @@ def _finish(
     from decodehub.metrics.imindbench.grid import coverage_rule
     from decodehub.metrics.imindbench.predictions import save, score_cells
     from decodehub.metrics.imindbench.protocol import PREDICTIONS_FILE, make_record
+    from decodehub.metrics.imindbench.truth import load_truth
 
     try:
         coverage_rule(sorted(set(predictions.unit.tolist())), grid)
@@ -407,10 +437,20 @@ def _finish(
         for unit, auc in unit_scores(cells, cells.auc).items():
             typer.echo(f"  {unit}  {'not scored' if np.isnan(auc) else f'{auc:.4f}'}")
         return None
+    truth = load_truth(grid, str(data))
     words = _data_words(data, grid)
     simulated = _are_simulated(data, grid, set(predictions.unit.tolist()))
     return make_record(
-        folder, grid, predictions, model=model, data=words, settings=settings, pooling=pooling, device=device, simulated=simulated
+        folder,
+        grid,
+        predictions,
+        model=model,
+        data=words,
+        settings=settings,
+        pooling=pooling,
+        truth=truth,
+        device=device,
+        simulated=simulated,
     )
 
 

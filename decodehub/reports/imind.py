@@ -81,6 +81,8 @@ def remarks(record: ResultRecord, scored: Scored) -> list[str]:
         found.append(
             f"{record.model.id}: {len(folds)} folds have no score ({units} units none at all), the first is {unit}, fold {fold}: {reason}."
         )
+    if remark := unchecked_labels(record.model.id, scored):
+        found.append(remark)
     if record.kind != "real":
         found.append(f"Release {record.benchmark.release!r} is SIMULATED: these scores say nothing about iMINDBench itself.")
     if record.protocol.settings["track"] not in ("Multi-STFT", "Waveform"):
@@ -94,3 +96,13 @@ def _score(scored: Scored, metric: str, **slice_: str) -> Estimate | None:
     except KeyError:
         return None
     return Estimate(value.value, sem=value.sem)
+
+
+def unchecked_labels(model: str, scored: Scored) -> str:
+    """What to say of a run whose labels could not be checked; "" for one whose labels are those of the release."""
+    if not (units := scored.labels.unchecked):
+        return ""
+    return (
+        f"{model}: labels not checked in {len(units)} units (the first is {units[0]}), as the truth of release {scored.grid.release!r} is not known "
+        "here for them: these scores are reported, not ranked."
+    )

@@ -22,7 +22,7 @@ from . import sample, vocabulary
 from .data import NAME, resolve_folder, unit_labels
 from .vocabulary import Unit
 
-VERSION = "1.0.0"  # of these tables; enters the cache key
+VERSION = "1.1.0"  # of these tables; enters the cache key
 CITATION = """@article{chau2026imindbench,
   title = {{iMINDBench}: {iEEG} Multi-Institution Neural Decoding Benchmark},
   author = {Chau, Geeling and Hashemi, Saba and Gwon, Yonghyeon and Patel, Eshani and DeWitt, Jan and Wang, Christopher and Zahorodnii, Andrii
@@ -35,6 +35,7 @@ LABEL_COLUMNS = {
     **{k: Value("string") for k in ("unit", "dataset", "subject_session", "task")},
     "fold": Value("int8"),
     "part": Value("string"),
+    "window": Value("int32"),
     "start_s": Value("float64"),
     "window_s": Value("float64"),
     "label": Value("int8"),
@@ -171,7 +172,7 @@ def label_rows(folder: Path, unit: Unit, shown: int | None = None) -> Iterator[d
             if shown:
                 chosen = np.sort(np.concatenate([chosen[table.label[chosen] == c][:shown] for c in (0, 1)]))
             for i in chosen:
-                row: dict[str, Any] = {**head, "fold": fold.index, "part": part, "start_s": float(table.start_s[i])}
+                row: dict[str, Any] = {**head, "fold": fold.index, "part": part, "window": int(i), "start_s": float(table.start_s[i])}
                 row |= {
                     "window_s": table.window_s,
                     "label": int(table.label[i]),

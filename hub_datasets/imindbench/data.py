@@ -14,7 +14,8 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from decodehub.core.repos import data_folder
+from decodehub.core.repos import SAMPLE_CONFIG, data_folder
+from decodehub.core.words import suggest
 from decodehub.loaders.ieeg import readers
 from decodehub.loaders.ieeg.events import neuroprobe_events, pippi_events
 from decodehub.loaders.ieeg.labels import EventTable, LabelTable, label_table, labels_csv_name, read_labels_csv
@@ -28,9 +29,20 @@ PIPPI_TASKS = ("onset", "speech", "word_index", "word_gap", "word_length")  # th
 
 
 def resolve_folder(data_dir: str | os.PathLike[str] | None, config: str = "labels") -> Path:
-    """`data_dir`; ``$DECODEHUB_HOME/imindbench``; else the sample (`sample.FOLDER`), with a warning."""
+    """`data_dir`; ``$DECODEHUB_HOME/imindbench``; else the sample (`sample.FOLDER`), with a warning.
+
+    Raises:
+        FileNotFoundError: `data_dir` is no folder.
+    """
     means = ", which is SIMULATED (recordings and labels are got from three sources: see the card)"
-    return data_folder(NAME, data_dir, config, lambda: sample.FOLDER, means)
+    folder = data_folder(NAME, data_dir, config, lambda: sample.FOLDER, means)
+    if folder != sample.FOLDER and not folder.is_dir():
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
+        raise FileNotFoundError(
+            f"data folder {folder} does not exist{suggest(folder.name, [SAMPLE_CONFIG, *beside])}; give the folder of the downloads, or "
+            f'"{SAMPLE_CONFIG}"'
+        )
+    return folder
 
 
 def unit_labels(folder: Path, dataset: str, subject_session: str, task: str) -> LabelTable:

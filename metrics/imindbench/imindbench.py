@@ -6,9 +6,9 @@ import datasets
 import evaluate
 import numpy as np
 
-from decodehub.metrics.imindbench.aggregate import make_table
 from decodehub.metrics.imindbench.grid import Grid, load_grid
-from decodehub.metrics.imindbench.predictions import Predictions, score_cells
+from decodehub.metrics.imindbench.predictions import Predictions, require_whole
+from decodehub.metrics.imindbench.protocol import score_run
 
 DESCRIPTION = """\
 iMINDBench asks which representations of intracranial EEG carry over tasks, people and hospitals: 15 binary decoding tasks on 1 s windows
@@ -25,27 +25,30 @@ CITATION = """@article{chau2026imindbench,
 
 INPUTS = """
 Args:
-    predictions: one item a test window: a dict with `unit` ("DATASET/SUBJECT_SESSION/TASK"), `fold` (0 or 1), `window` (its row in the
-        unit's label table) and `probability` of class 1.
-    references: its label, 0 or 1.
+    predictions: one item a test window of the release, and no others: a dict with `unit` ("DATASET/SUBJECT_SESSION/TASK"), `fold` (0 or 1), `window` (its row in the
+        unit's label table, the column `window` of load_dataset("imindbench", "labels")) and `probability` of class 1.
+    references: its label, 0 or 1, which must be that of the release.
     unscored: (unit, fold, reason) of folds that could not be scored, such as those with one class; they take no part in the means.
     grid: a `Grid`, the folder of a release, or None for the release named when the metric was loaded
         (`evaluate.load("imindbench", "sample")`; by default the one that `load_dataset("imindbench")` gives).
     pooling: "paper" (folds, units, tasks, data sets) or "released_code" (plain mean over a data set's folds).
+    scores: "probabilities", or "logits" for scores outside of 0 to 1, which have no accuracy.
 Returns:
     release, coverage ("full", "main" or "challenge"), overall, overall_sem, datasets (AUC of each), tasks (AUC of each), units (AUC of
-    each), accuracy, unscored (folds without a score, with the reason). A number that is not defined is None.
+    each), accuracy, unscored (folds without a score, with the reason), labels ("checked", or "not checked" where the truth is not known here).
+    A number that is not defined is None.
 """
 
 FEATURES = datasets.Features(
     {
         "predictions": {
             "unit": datasets.Value("string"),
-            "fold": datasets.Value("int64"),
-            "window": datasets.Value("int64"),
+            # Not whole numbers, which `datasets` would make of .5 without a word.
+            "fold": datasets.Value("float64"),
+            "window": datasets.Value("float64"),
             "probability": datasets.Value("float64"),
         },
-        "references": datasets.Value("int64"),
+        "references": datasets.Value("float64"),
     }
 )
 
@@ -64,10 +67,17 @@ class IMINDBenchMetric(evaluate.Metric):
         )
 
     def _compute(
-        self, predictions: list, references: list, unscored: list | None = None, grid: Grid | str | None = None, pooling: str = "paper"
+        self,
+        predictions: list,
+        references: list,
+        unscored: list | None = None,
+        grid: Grid | str | None = None,
+        pooling: str = "paper",
+        scores: str = "probabilities",
     ) -> dict:
         table_of_units = self._grid(grid)
-        table = make_table(score_cells(_columns(predictions, references, unscored or []), table_of_units), table_of_units, pooling)
+        scored = score_run(_columns(predictions, references, unscored or []), table_of_units, pooling=pooling, scores=scores)
+        table = scored.table
         whole = table.get(subset=table.rule)
         by = {
             kind: {
@@ -87,6 +97,7 @@ class IMINDBenchMetric(evaluate.Metric):
             "units": {unit: _number(value) for unit, value in table.unit_auc.items()},
             "accuracy": _number(table.get("accuracy", subset=table.rule).value),
             "unscored": [list(item) for item in table.unscored_folds],
+            "labels": scored.labels.state,
         }
 
     def _grid(self, grid: Grid | str | None) -> Grid:
@@ -99,13 +110,19 @@ class IMINDBenchMetric(evaluate.Metric):
 
 def _columns(predictions: list, references: list, unscored: list) -> Predictions:
     n, m = len(predictions), len(unscored)
+    numbers = {name: np.array([p[name] for p in predictions], dtype=np.float64) for name in ("fold", "window", "probability")}
+    numbers["label"] = np.array(references, dtype=np.float64)
+    for name in ("fold", "window", "label"):
+        require_whole(name, numbers[name], np.ones(n, dtype=bool), lambda i: f"item {i} (unit {predictions[i]['unit']!r})")
+    skipped = np.array([u[1] for u in unscored], dtype=np.float64)
+    require_whole("fold", skipped, np.ones(m, dtype=bool), lambda i: f"unscored {i} (unit {unscored[i][0]!r})")
     return Predictions(
         unit=np.array([p["unit"] for p in predictions] + [u[0] for u in unscored], dtype=object),
-        fold=np.array([p["fold"] for p in predictions] + [u[1] for u in unscored], dtype=np.int64),
+        fold=np.append(numbers["fold"], skipped).astype(np.int64),
         split=np.full(n + m, "test", dtype=object),
-        window=np.array([p["window"] for p in predictions] + [-1] * m, dtype=np.int64),
-        label=np.array([*references, *[-1] * m], dtype=np.int64),
-        probability=np.array([p["probability"] for p in predictions] + [np.nan] * m, dtype=np.float64),
+        window=np.append(numbers["window"], np.full(m, -1)).astype(np.int64),
+        label=np.append(numbers["label"], np.full(m, -1)).astype(np.int64),
+        probability=np.append(numbers["probability"], np.full(m, np.nan)),
         reason=np.array([""] * n + [str(u[2]) or "no reason given" for u in unscored], dtype=object),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from .scoring import batched_accuracy, batched_auc
 COLUMNS = ("unit", "fold", "split", "window", "label", "probability", "reason")
 REQUIRED = ("unit", "fold", "window", "label", "probability")
 SPLITS = ("val", "test")
+SCORES = ("probabilities", "logits")  # what `probability` holds; logits are any scores that rise with class 1
+MAX_WINDOW = 2**31 - 1
 
 
 class Predictions(NamedTuple):
@@ -32,7 +34,7 @@ class Predictions(NamedTuple):
         split: (n,) object, "val" or "test".
         window: (n,) int64, row of the window in the unit's label table; -1 in the row of a fold that was not scored.
         label: (n,) int64, 0 or 1; -1 in such a row.
-        probability: (n,) float64 of class 1 (any score that grows with it ranks as well); NaN in such a row.
+        probability: (n,) float64 of class 1, or logits where that is said (`SCORES`); NaN in such a row.
         reason: (n,) object, why the fold was not scored; "" elsewhere.
     """
 
@@ -64,8 +66,14 @@ class Cells(NamedTuple):
 
 
 def fold_rows(unit: str, fold: int, split: str, window: np.ndarray, label: np.ndarray, probability: np.ndarray) -> Predictions:
-    """Predictions of one part of one fold."""
+    """Predictions of one part of one fold.
+
+    Raises:
+        ValueError: a window or label that is no whole number.
+    """
     n = len(window)
+    for field, values in (("window", window), ("label", label)):
+        require_whole(field, np.asarray(values), np.ones(n, dtype=bool), lambda i: f"unit {unit!r}, fold {fold}, row {i}", low=-1)
     text = (np.full(n, value, dtype=object) for value in (unit, split, ""))
     name, part, reason = text
     return Predictions(
@@ -135,27 +143,53 @@ def load(path: Path) -> Predictions:
             f"{path} lacks the columns {missing}; it has {list(table)}, expected {', '.join(COLUMNS)} (split and reason may be left out)"
         )
     n = len(table)
-    if "split" not in table:
-        table["split"] = "test"
-    if "reason" not in table:
-        table["reason"] = None
-    reason = table["reason"].fillna("").astype(object).to_numpy()
-    no_score = table["probability"].isna().to_numpy()
     if n == 0:
         raise ValueError(f"{path} has no rows")
-    if len(bad := np.flatnonzero(no_score != (reason != ""))):
+    if "split" not in table:
+        table["split"] = "test"
+    reason = np.full(n, "", dtype=object) if "reason" not in table else table["reason"].fillna("").astype(object).to_numpy()
+    skipped = np.array(reason != "", dtype=bool)
+
+    def where(i: int) -> str:
+        return f"{path}, row {i} (unit {table['unit'].iloc[i]!r})"
+
+    numbers = {}
+    for field in ("fold", "window", "label", "probability"):
+        column = table[field]
+        if not pd.api.types.is_numeric_dtype(column) and not column.isna().all():
+            raise ValueError(f"{path}: the column {field} holds {column.dtype} values, expected numbers")
+        numbers[field] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if len(bad := np.flatnonzero(np.isnan(numbers["probability"]) != skipped)):
         raise ValueError(
-            f"{path}, row {bad[0]} (unit {table['unit'].iloc[bad[0]]!r}): a missing probability needs a reason, and only it has one; "
-            "give one such row for a fold that could not be scored"
+            f"{where(bad[0])}: a missing probability needs a reason, and only it has one ({len(bad)} such rows); give one such row for a "
+            "fold that could not be scored"
         )
-    try:
-        fold, window = table["fold"].to_numpy(dtype=np.int64), table["window"].fillna(-1).to_numpy(dtype=np.int64)
-        label, probability = table["label"].fillna(-1).to_numpy(dtype=np.int64), table["probability"].to_numpy(dtype=np.float64)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: fold, window and label must be whole numbers and probability a number: {error}") from None
-    return Predictions(
-        table["unit"].astype(object).to_numpy(), fold, table["split"].astype(object).to_numpy(), window, label, probability, reason
+    require_whole("fold", numbers["fold"], np.ones(n, dtype=bool), where)
+    for field in ("window", "label"):
+        require_whole(field, numbers[field], ~skipped, where)
+    fold, window, label = (
+        np.where(skipped & (field != "fold"), -1, np.nan_to_num(numbers[field], nan=-1)).astype(np.int64)
+        for field in ("fold", "window", "label")
     )
+    units, splits = (table[field].astype(object).to_numpy() for field in ("unit", "split"))
+    return Predictions(units, fold, splits, window, label, numbers["probability"], reason)
+
+
+def require_whole(field: str, values: np.ndarray, rows: np.ndarray, where: Callable[[int], str], *, low: int = 0) -> None:
+    """Refuse numbers that are not whole, below `low` or beyond `MAX_WINDOW`: nothing is cut to a whole number.
+
+    Args:
+        field: what they are. values: (n,) numbers. rows: (n,) bool, which count. where: names a row.
+
+    Raises:
+        ValueError: the first such row is named, and how many there are.
+    """
+    values = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(rows & ~((values == np.floor(values)) & (values >= low) & (values <= MAX_WINDOW)))
+    if len(bad):
+        found = "missing" if np.isnan(values[bad[0]]) else f"{values[bad[0]]:g}"
+        raise ValueError(f"{where(bad[0])}: {field} is {found}, expected a whole number of at least {max(low, 0)} ({len(bad)} such rows)")
 
 
 def load_fits(path: Path) -> list[dict[str, Any]]:
@@ -168,16 +202,21 @@ def load_inside(folder: Path, name: str) -> Predictions:
     return load(inside(folder, name))
 
 
-def score_cells(predictions: Predictions, grid: Grid) -> Cells:
-    """Score every unit and fold at once.
+def score_cells(predictions: Predictions, grid: Grid, scores: str = "probabilities") -> Cells:
+    """Score every unit and fold at once; whether windows and labels are the true ones is for `truth.check_labels`.
 
     A cell with one class in its test windows has no score and says so.
 
+    Args:
+        predictions: the rows. grid: the release.
+        scores: one of `SCORES`; of logits there is no accuracy (NaN).
+
     Raises:
         ValueError: unknown units, folds or splits, a fold of a unit that is missing, a window that is there twice, a label that is not 0
-            or 1, a probability that is not finite, or a fold that is scored and skipped; the cell is named.
+            or 1, a probability that is not finite (or from 0 to 1, unless they are logits), or a fold that is scored and skipped; the cell
+            is named.
     """
-    _check(predictions, grid)
+    _check(predictions, grid, scores)
     index = {unit: i for i, unit in enumerate(grid.ids)}
     place = np.array([index[unit] for unit in predictions.unit], dtype=np.int64)
     cell = place * len(FOLDS) + predictions.fold
@@ -219,13 +258,16 @@ def score_cells(predictions: Predictions, grid: Grid) -> Cells:
         str(reason[s]) if skip else ("" if np.isfinite(a) else f"the {n} test windows are of one class")
         for s, skip, a, n in zip(starts, skipped, auc, n_test)
     ]
-    accuracy = np.where(np.isfinite(auc), batched_accuracy(probability[test], label[test], n_test), np.nan)
+    defined = np.isfinite(auc) & (scores == "probabilities")
+    accuracy = np.where(defined, batched_accuracy(probability[test], label[test], n_test), np.nan)
     val_auc = batched_auc(probability[val], label[val], n_val)
     ids = np.array([grid.ids[c // len(FOLDS)] for c in cells], dtype=object)
     return Cells(ids, cells % len(FOLDS), auc, accuracy, val_auc, n_test, np.array(why, dtype=object))
 
 
-def _check(p: Predictions, grid: Grid) -> None:
+def _check(p: Predictions, grid: Grid, scores: str) -> None:
+    if scores not in SCORES:
+        raise ValueError(f"scores must be one of {', '.join(SCORES)}, found {scores!r}")
     if len({len(column) for column in p}) != 1 or not len(p.unit):
         raise ValueError(f"columns of lengths {[len(column) for column in p]}: they must be equal and not empty")
     known = set(grid.ids)
@@ -234,10 +276,21 @@ def _check(p: Predictions, grid: Grid) -> None:
             f"{len(unknown)} units are not in release {grid.release!r} of imindbench, the first is {unknown[0]!r}; a unit is DATASET/SUBJECT_SESSION/TASK, "
             f"e.g. {grid.ids[0]!r}"
         )
-    scored = p.reason == ""
+    scored = np.array(p.reason == "", dtype=bool)
+    if whole := [name for name in ("fold", "window", "label") if not np.issubdtype(getattr(p, name).dtype, np.integer)]:
+        raise ValueError(f"{', '.join(whole)} must be whole numbers, found {getattr(p, whole[0]).dtype} values")
+    outside = scored & np.isfinite(p.probability) & ((p.probability < 0) | (p.probability > 1)) & (scores == "probabilities")
+    if outside.any():
+        i = int(np.flatnonzero(outside)[0])
+        raise ValueError(
+            f"row {i} (unit {p.unit[i]!r}, fold {p.fold[i]}): probability is {p.probability[i]:g}, expected a number from 0 to 1 "
+            f'({outside.sum()} such rows). For logits, or other scores that rise with class 1, say scores="logits" (--scores logits): '
+            "accuracy is then left out"
+        )
     checks = (
         ("fold", ~np.isin(p.fold, FOLDS), f"expected one of {FOLDS}"),
         ("split", ~np.isin(p.split.astype(str), SPLITS), f"expected one of {SPLITS}"),
+        ("window", scored & (p.window < 0), "expected 0 or more"),
         ("label", scored & ~np.isin(p.label, (0, 1)), "expected 0 or 1"),
         ("probability", scored & ~np.isfinite(p.probability), "expected a finite number"),
     )

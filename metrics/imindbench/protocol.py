@@ -29,7 +29,8 @@ from decodehub.core.records import (
 
 from .aggregate import Table, make_table
 from .grid import FIELDS, Grid, load_grid, make_grid
-from .predictions import Cells, Predictions, concatenate, fold_rows, load_inside, save, score_cells
+from .predictions import Cells, Predictions, concatenate, fold_rows, load_inside, save, score_cells, skipped_fold
+from .truth import LabelCheck, Truth, check_labels, load_truth
 
 BENCHMARK_ID = "imindbench"
 PROTOCOL = "imind-v1.0"
@@ -39,32 +40,60 @@ PREDICTIONS_FILE = "predictions.parquet"
 SEED = 42
 SAMPLES = frozenset({"sample-simulated", "sample-simulated-real-timing"})  # releases whose scores say nothing about the benchmark
 RUNS = ((0, SEED),)  # all units are one file
-STATED_SETTINGS = ("domain", "track_is", "recipe", "recipe_hash", "model", "labels")  # by whoever made the record; may be left out
+STATED_SETTINGS = (
+    "domain",
+    "track_is",
+    "recipe",
+    "recipe_hash",
+    "model",
+    "labels",
+    "labels_hash",
+    "scores",
+)  # by whoever made the record; may be left out
 
 
 class Scored(NamedTuple):
-    """A scored run: grid, fold scores, table, and the numbers of its record."""
+    """A scored run: grid, fold scores, table, the numbers of its record, and whether its labels could be checked here."""
 
     grid: Grid
     cells: Cells
     table: Table
     metrics: tuple[Metric, ...]
+    labels: LabelCheck
 
 
-def score_run(predictions: Predictions, grid: Grid, *, pooling: str = "paper") -> Scored:
-    """Score the predictions of one run.
+def score_run(
+    predictions: Predictions, grid: Grid, *, pooling: str = "paper", scores: str = "probabilities", truth: Truth | None = None
+) -> Scored:
+    """Check the windows and labels of one run against those of the release, and score it.
 
     Args:
         predictions: of the full grid, exactly Main, or exactly Challenge.
         grid: the release.
         pooling: see `aggregate.make_table`.
+        scores: "probabilities" or "logits", which have no accuracy.
+        truth: of the release; by default what `truth.load_truth` finds.
 
     Raises:
-        ValueError: malformed or incomplete predictions; the cell is named.
+        ValueError: malformed or incomplete predictions, or other windows or labels than those of the release; the cell is named.
     """
-    cells = score_cells(predictions, grid)
+    cells = score_cells(predictions, grid, scores)
+    checked = check_labels(predictions, grid, load_truth(grid) if truth is None else truth)
+    cells = _without(cells, checked.unscorable)
     table = make_table(cells, grid, pooling)
-    return Scored(grid, cells, table, tuple(metric for value in table.values for metric in _metrics(value)))
+    if scores != "probabilities":
+        values = (v._replace(reason="the scores are logits, which have no threshold") if v.name == "accuracy" else v for v in table.values)
+        table = table._replace(values=tuple(values))
+    return Scored(grid, cells, table, tuple(metric for value in table.values for metric in _metrics(value)), checked)
+
+
+def _without(cells: Cells, unscorable: Mapping[tuple[str, int], str]) -> Cells:
+    """The same, with no score where the release gives none: whoever predicts such a fold has what the others have."""
+    reasons = [unscorable.get((u, int(f)), "") for u, f in zip(cells.unit, cells.fold)]
+    none = np.array([bool(r) for r in reasons])
+    why = np.array([own or r for own, r in zip(cells.reason, reasons)], dtype=object)
+    blank = {name: np.where(none, np.nan, getattr(cells, name)) for name in ("auc", "accuracy", "val_auc")}
+    return cells._replace(**blank, reason=why)
 
 
 def make_record(
@@ -76,6 +105,8 @@ def make_record(
     data: str,
     settings: Mapping[str, Any],
     pooling: str = "paper",
+    scores: str = "probabilities",
+    truth: Truth | None = None,
     device: str = "cpu",
     simulated: bool = False,
 ) -> tuple[ResultRecord, Scored]:
@@ -87,9 +118,12 @@ def make_record(
         model: which model.
         data: what the recordings were, in words; say so when they were simulated.
         settings: of the run, JSON values: track, recipe and how the model was trained; they enter the protocol hash.
-        pooling: see `aggregate.make_table`.
+        pooling, scores, truth: see `score_run`.
         device: where the model ran.
         simulated: whether the recordings were simulated: the record's kind.
+
+    ``protocol.settings["labels"]`` of the record is "checked", or "not checked" where the truth of some units is not known here;
+    ``labels_hash`` is of all test windows and labels, fold by fold.
 
     Raises:
         ValueError: see `score_run`; settings without a "track", or with one that the protocol does not know.
@@ -97,8 +131,17 @@ def make_record(
     if not settings.get("track"):
         raise ValueError('settings must say the preprocessing "track" (Multi-STFT, Waveform, ..., or Custom)')
     folder = Path(folder)
-    scored = score_run(predictions, grid, pooling=pooling)
-    protocol = json.loads(json.dumps({**settings, "pooling": pooling, "coverage": scored.table.rule}, sort_keys=True))
+    scored = score_run(predictions, grid, pooling=pooling, scores=scores, truth=truth)
+    stated = {
+        **settings,
+        "pooling": pooling,
+        "coverage": scored.table.rule,
+        "labels": scored.labels.state,
+        "labels_hash": scored.labels.sha256,
+    }
+    if scores != "probabilities":
+        stated["scores"] = scores
+    protocol = json.loads(json.dumps(stated, sort_keys=True))
     settings_of(protocol)
     save(folder / PREDICTIONS_FILE, predictions)
     write_json(folder / GRID_FILE, {"release": grid.release, "units": grid.rows()})
@@ -121,11 +164,14 @@ def make_record(
 
 
 def rescore(folder: Path, record: ResultRecord) -> Scored:
-    """Score a record anew from its predictions and table of units; `metrics` of the result are what it should state.
+    """Re-score a record from its predictions and table of units; `metrics` of the result are what it should state.
+
+    Windows and labels are checked against the release that is installed here, not against what the record says of them: `labels` of the
+    result says whether that could be done, whatever the record claims.
 
     Raises:
-        RecordError: the table does not hash to what the record says, the protocol is another, or the coverage differs.
-        ValueError: predictions that cannot be scored.
+        RecordError: the table does not hash to what the record says, the protocol is another, coverage or labels differ.
+        ValueError: predictions that cannot be scored, or that have other windows or labels than the release.
     """
     if record.protocol.name != PROTOCOL:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
@@ -133,7 +179,12 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
     if len(record.runs) != 1:
         raise RecordError(f"a record of imindbench has one predictions file, this one lists {len(record.runs)}")
     settings = record.protocol.settings
-    scored = score_run(load_inside(folder, record.runs[0].predictions), grid, pooling=settings_of(settings))
+    pooling, scores = settings_of(settings), settings.get("scores", "probabilities")
+    scored = score_run(load_inside(folder, record.runs[0].predictions), grid, pooling=pooling, scores=scores)
+    if settings.get("labels_hash", scored.labels.sha256) != scored.labels.sha256:
+        raise RecordError(
+            f"the record was made with labels of the hash {settings['labels_hash']}, its predictions have {scored.labels.sha256}"
+        )
     if scored.table.rule != settings["coverage"]:
         raise RecordError(f"the predictions cover {scored.table.rule!r}, the record says {settings['coverage']!r}")
     return scored
@@ -180,15 +231,16 @@ def settings_of(stated: Mapping[str, Any]) -> str:
 
 
 def smoke() -> dict[str, float]:
-    """Overall numbers of random probabilities on the sample's units: near chance."""
+    """Overall numbers of random probabilities on the sample's test windows: near chance."""
     grid, rng = load_grid("sample"), np.random.default_rng(0)
-    parts = [
-        fold_rows(unit, fold, split, np.arange(40), np.arange(40) % 2, rng.random(40))
-        for unit in grid.ids
-        for fold in (0, 1)
-        for split in ("val", "test")
-    ]
-    table = score_run(concatenate(parts), grid).table
+    truth = load_truth(grid)
+    parts = []
+    for (unit, fold), t in truth.release.items():
+        assert t.windows is not None and t.labels is not None
+        parts.append(
+            skipped_fold(unit, fold, t.reason) if t.reason else fold_rows(unit, fold, "test", t.windows, t.labels, rng.random(t.n_test))
+        )
+    table = score_run(concatenate(parts), grid, truth=truth).table
     return {name: 100 * table.get(name, subset=table.rule).value for name in HEADLINES}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,12 +244,22 @@ class TestWindows:
     def test_large_features_go_to_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recording, recipe = record(1000), named_recipe("multi-stft")
         first = np.array([1000, 2000])
-        in_memory = extract(recipe, recording, first, file=tmp_path / "f.npy")
-        assert not (tmp_path / "f.npy").exists()
+        in_memory = extract(recipe, recording, first, folder=tmp_path)
+        assert not isinstance(in_memory.values, np.memmap)
         monkeypatch.setattr(session_features, "RAM_BYTES", 0)
-        on_disk = extract(recipe, recording, first, file=tmp_path / "f.npy")
-        assert isinstance(on_disk.values, np.memmap)
+        on_disk = extract(recipe, recording, first, folder=tmp_path)
+        assert isinstance(on_disk.values, np.memmap) and not list(tmp_path.iterdir())  # it has no name, so no other job can meet it
         np.testing.assert_array_equal(on_disk.values, in_memory.values)
+
+    def test_a_full_disk_is_said_before_anything_is_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(handle: int, offset: int, size: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(session_features, "RAM_BYTES", 0)
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match=rf"no space for .* GB at {tmp_path}.*name a folder on another disk"):
+            extract(named_recipe("multi-stft"), record(1000), np.array([1000]), folder=tmp_path)
+        assert not list(tmp_path.iterdir())
 
     def test_a_context_is_reflected_at_the_ends_and_a_short_recording_is_refused(self) -> None:
         recording = record(1000, 8.5)

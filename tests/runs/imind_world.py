@@ -1,18 +1,20 @@
-"""A world of two short recordings for tests of the iMINDBench sweep, also run as a program that can be killed."""
+"""A world of two short recordings for tests of the iMINDBench sweep, also in processes of their own that can be killed."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 
+from decodehub.loaders import session_features
 from decodehub.loaders.ieeg.labels import LabelTable
 from decodehub.loaders.ieeg.recording import ArrayRecording, Recording
+from decodehub.loaders.recipes import recipe_from
 from decodehub.metrics.imindbench.grid import Grid, make_grid
 from decodehub.runs.ieeg import sweep as _imind_run
 from decodehub.runs.ieeg.models import model_spec
-from decodehub.runs.ieeg.sweep import SweepReport, collect, sweep
+from decodehub.runs.ieeg.scaling import at_fraction, read_fractions
+from decodehub.runs.ieeg.sweep import SweepReport, sweep
 
 SFREQ, SECONDS, TASKS = 500, 60, ("speech", "pitch", "volume")
 SESSIONS = {("kelesbyd2024", "sub41_sess1"): 0, ("kelesbyd2024", "sub41_sess2"): 1, ("berezutskayapippi2022", "sub1_sess1"): 2}
@@ -66,14 +68,16 @@ def install() -> None:
     _imind_run.unit_labels = lambda folder, dataset, session, task: labels(dataset, session, task)  # type: ignore[assignment]
 
 
-def run(out: Path, model: str, rank: int = 0, world: int = 1) -> SweepReport:
-    """Sweep the whole grid with one model."""
-    from decodehub.loaders.recipes import recipe_from
+def run(out: Path, model: str, rank: int = 0, world: int = 1, fractions: str = "1") -> SweepReport:
+    """Sweep the whole grid with one model and shares of its training windows."""
+    spec, shares = model_spec(model), read_fractions(fractions)
+    variants = [spec] if shares == [1] else [at_fraction(spec, share) for share in shares]
+    return sweep(out, Path("nowhere"), grid().units, variants, recipe_from(RECIPE), rank=rank, world=world, progress=False)
 
-    return sweep(out, Path("nowhere"), grid().units, [model_spec(model)], recipe_from(RECIPE), rank=rank, world=world, progress=False)
 
-
-if __name__ == "__main__":
+def main(out: str, model: str, fractions: str) -> None:
+    """Sweep in a process of its own, with features on the disk whatever their size."""
     install()
-    found = run(Path(sys.argv[1]), sys.argv[2])
-    collect(found.files, Path(sys.argv[2]).stem, grid().units)
+    session_features.RAM_BYTES = 0
+    found = run(Path(out), model, fractions=fractions)
+    assert found.job.failed == {}, found.job.failed

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -55,8 +52,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_imind_run, "unit_labels", lambda folder, dataset, session, task: labels(dataset, session, task))
 
 
-def own_model(folder: Path, pause: float = 0.0) -> Path:
-    path = folder / "mine.py"
+def start(out: Path, model: Path, fractions: str) -> multiprocessing.Process:
+    """A process of its own, forked so that nothing is imported again."""
+    process = multiprocessing.get_context("fork").Process(target=imind_world.main, args=(str(out), str(model), fractions))
+    process.start()
+    return process
+
+
+def own_model(folder: Path, pause: float = 0.0, name: str = "mine.py") -> Path:
+    path = folder / name
     path.write_text(OWN_MODEL.replace("PAUSE", str(pause)))
     return path
 
@@ -142,22 +146,35 @@ class TestSweep:
 
 
 class TestRestart:
-    def test_a_killed_sweep_goes_on_to_the_same_table(self, tmp_path: Path) -> None:
-        model = own_model(tmp_path, pause=0.1)
-        command = [sys.executable, str(Path(imind_world.__file__)), str(tmp_path / "killed"), str(model)]
-        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    @pytest.mark.parametrize(("fractions", "items"), [("1", 9), ("1,1/2", 18)])
+    def test_a_killed_sweep_goes_on_to_the_same_table(self, fractions: str, items: int, tmp_path: Path) -> None:
+        """Of `imind run` and of `imind scale`, killed at a random moment."""
+        model = own_model(tmp_path, pause=0.05)
+        process = start(tmp_path / "killed", model, fractions)
+        wanted = int(np.random.default_rng().integers(1, items - 2))
         deadline = time.monotonic() + 120
-        while len(list((tmp_path / "killed").rglob("*.parquet"))) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        while len(list((tmp_path / "killed").rglob("*.parquet"))) < wanted:
+            assert process.is_alive() and time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.join()
         made = len(list((tmp_path / "killed").rglob("*.parquet")))
-        assert 2 <= made < 9
-        resumed, whole = imind_world.run(tmp_path / "killed", str(model)), imind_world.run(tmp_path / "whole", str(model))
-        assert len(resumed.job.reused) in (made, made - 1) and len(resumed.job.reused) + len(resumed.job.made) == 9
+        assert wanted <= made < items and not list((tmp_path / "killed").rglob(".features*"))
+        resumed, whole = (imind_world.run(tmp_path / name, str(model), fractions=fractions) for name in ("killed", "whole"))
+        assert len(resumed.job.reused) in (made, made - 1) and len(resumed.job.reused) + len(resumed.job.made) == items
         assert [f.sha256 for f in resumed.files] == [f.sha256 for f in whole.files]
-        assert imind_world.run(tmp_path / "killed", str(model)).job.made == []
+        assert imind_world.run(tmp_path / "killed", str(model), fractions=fractions).job.made == []
+
+    def test_two_jobs_at_once_in_one_folder_do_not_meet(self, tmp_path: Path) -> None:
+        """Two processes of the same rank, with their features on the disk at the same time, in one folder."""
+        models = [own_model(tmp_path, pause=0.05), own_model(tmp_path, pause=0.05, name="other.py")]
+        processes = [start(tmp_path / "shared", model, "1") for model in models]
+        for process in processes:
+            process.join(timeout=120)
+        assert [process.exitcode for process in processes] == [0, 0]
+        for model in models:
+            shared, alone = (imind_world.run(tmp_path / name, str(model)) for name in ("shared", "alone"))
+            assert shared.job.made == [] and [f.sha256 for f in shared.files] == [f.sha256 for f in alone.files]
 
     def test_nothing_stale_is_reused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(run(tmp_path).job.made) == 9 and len(run(tmp_path).job.reused) == 9
@@ -305,32 +322,67 @@ class TestCommand:
         assert "12 reused" in part.output and "no record" in part.output
         assert not (tmp_path / "out" / "logistic-converged" / "record.json").exists()
 
+    def test_a_second_job_with_the_same_model_is_told_so_and_one_with_another_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from decodehub.core.jobs import JobRunning, exclusive
+
+        monkeypatch.setattr("decodehub.scripts.imind.data_and_grid", lambda data_dir: (NOWHERE, grid()))
+        monkeypatch.setattr("decodehub.scripts.imind.read_recipe", lambda name: recipe_from(RECIPE))
+        command = ["imind", "run", "--only", "kelesbyd2024/sub41_sess1/pitch", "--out", str(tmp_path), "--model"]
+        with exclusive(tmp_path / "units" / "logistic-converged"):
+            assert isinstance(CliRunner().invoke(app, [*command, "logistic-converged"]).exception, JobRunning)
+            assert CliRunner().invoke(app, [*command, str(own_model(tmp_path))], catch_exceptions=False).exit_code == 0
+        assert CliRunner().invoke(app, [*command, "logistic-converged"], catch_exceptions=False).exit_code == 0
+
     def test_score_of_a_users_file_on_the_sample(self, tmp_path: Path) -> None:
         from decodehub.metrics.imindbench.grid import load_grid
         from decodehub.metrics.imindbench.predictions import concatenate, fold_rows
+        from decodehub.metrics.imindbench.truth import load_truth
 
-        sample = load_grid("sample")
         rng = np.random.default_rng(0)
-        parts = [fold_rows(u, f, "test", np.arange(20), np.arange(20) % 2, rng.random(20)) for u in sample.ids for f in (0, 1)]
+        known = load_truth(load_grid("sample")).release
+        parts = [fold_rows(*cell, "test", t.windows, t.labels, rng.random(t.n_test)) for cell, t in known.items()]
         save(tmp_path / "mine.parquet", concatenate(parts))
-        command = [
-            "imind",
-            "score",
-            str(tmp_path / "mine.parquet"),
-            "--data-dir",
-            "sample",
-            "--model",
-            "me/mine",
-            "--out",
-            str(tmp_path / "rec"),
-        ]
-        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        command = ["imind", "score", str(tmp_path / "mine.parquet"), "--data-dir", "sample", "--model", "me/mine"]
+        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "rec")], catch_exceptions=False)
         assert result.exit_code == 0 and "me/mine" in result.output
         record = read_record(tmp_path / "rec")[1]
-        assert record.value("roc_auc", subset="full") == pytest.approx(0.5, abs=0.05)
+        assert record.value("roc_auc", subset="full") == pytest.approx(0.5, abs=0.05) and record.protocol.settings["labels"] == "checked"
         save(tmp_path / "less.parquet", concatenate(parts[:-2]))
         result = CliRunner().invoke(app, ["imind", "score", str(tmp_path / "less.parquet"), "--data-dir", "sample"])
         assert isinstance(result.exception, ValueError) and "1 missing" in str(result.exception)
+        run = concatenate(parts)
+        save(tmp_path / "logits.parquet", run._replace(probability=10 * run.probability - 5))
+        command = ["imind", "score", str(tmp_path / "logits.parquet"), "--data-dir", "sample"]
+        assert "expected a number from 0 to 1" in str(CliRunner().invoke(app, command).exception)
+        named = CliRunner().invoke(app, [*command, "--scores", "logits", "--out", str(tmp_path / "logits")], catch_exceptions=False)
+        assert named.exit_code == 0
+        again = read_record(tmp_path / "logits")[1]
+        assert again.value("roc_auc", subset="full") == record.value("roc_auc", subset="full")
+        assert again.value("accuracy", subset="full") is None
+        assert CliRunner().invoke(app, ["verify", str(tmp_path / "logits")], catch_exceptions=False).exit_code == 0
+
+    @pytest.mark.parametrize(
+        ("option", "value", "message"),
+        [
+            ("--device", "tpu", "--device must be one of cpu, cuda, mps, found 'tpu'"),
+            ("--pooling", "mean", "--pooling must be one of paper, released_code, found 'mean'"),
+            ("--subset", "mian", "found 'mian'; did you mean 'main'"),
+            ("--recipe", "multi-sftf", "did you mean 'multi-stft'"),
+            ("--model", "logistic-convergd", "did you mean 'logistic-converged'"),
+            ("--data-dir", "smaple", "smaple does not exist; did you mean 'sample'"),
+            ("--only", "kelesbyd2024/sub41_sess1/onsett", "did you mean 'kelesbyd2024/sub41_sess1/onset'"),
+        ],
+    )
+    @pytest.mark.parametrize("verb", ["run", "scale"])
+    def test_options_are_checked_before_any_work(self, verb: str, option: str, value: str, message: str, tmp_path: Path) -> None:
+        if (verb, option) == ("scale", "--pooling"):
+            return
+        given = {"--model": "logistic-converged", "--data-dir": "sample", "--out": str(tmp_path / "out"), option: value}
+        result = CliRunner().invoke(app, ["imind", verb, *(word for pair in given.items() for word in pair)])
+        assert message in str(result.exception), result.exception
+        assert not (tmp_path / "out").exists()
 
     def test_recipes_are_listed_and_read_from_json(self, tmp_path: Path) -> None:
         import json

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from decodehub.core.files import read_data, sha256_file, sha256_json
+from decodehub.core.words import suggest
 from decodehub.hub_models.ieeg import IEEG_MODELS
 
 from .training import SEED, TrainSettings, train_network
@@ -108,7 +109,7 @@ def model_spec(name: str, *, device: str = "cpu", training: Mapping[str, Any] | 
     if path.is_dir():
         return _folder_spec(path, changes, device)
     raise ValueError(
-        f"--model {name!r} is not known: expected one of {', '.join(BASELINES)}, a Python file with fit and predict_proba, or a folder with config.json"
+        f"--model {name!r} is not known: expected one of {', '.join(BASELINES)}, a Python file with fit and predict_proba, or a folder with config.json{suggest(name, BASELINES)}"
     )
 
 

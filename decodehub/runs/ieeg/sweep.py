@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -95,11 +94,11 @@ def sweep(
                     report.failed.update({f"{model.name}/{unit.id}": f"{type(error).__name__}: {error}" for unit in own})
                 bar.update(len(own) * len(models))
                 continue
-            with _features(session, recipe, out / f".features-{rank}.npy") as features:
-                for unit in own:
-                    for model in models:
-                        _run_unit(out, session, identity, unit, model, recipe, features, files, report)
-                        bar.update()
+            features = _LazyFeatures(session, recipe, out)
+            for unit in own:
+                for model in models:
+                    _run_unit(out, session, identity, unit, model, recipe, features, files, report)
+                    bar.update()
     return SweepReport(files, report)
 
 
@@ -221,8 +220,8 @@ def _open(data_folder: Path, units: Sequence[Unit]) -> _Session:
 class _LazyFeatures:
     """Features of a session's windows, made when first asked for; an error then is the same error for every unit."""
 
-    def __init__(self, session: _Session, recipe: Recipe, file: Path) -> None:
-        self.session, self.recipe, self.file = session, recipe, file
+    def __init__(self, session: _Session, recipe: Recipe, folder: Path) -> None:
+        self.session, self.recipe, self.folder = session, recipe, folder
         self._made: tuple[Windows, Features] | None = None
         self._error: Exception | None = None
 
@@ -239,23 +238,12 @@ class _LazyFeatures:
                 for task, table_rows in used.items():
                     rows[task] = np.full(len(self.session.tables[task]), -1, dtype=np.int64)
                     rows[task][table_rows] = windows.rows[task]
-                self.file.parent.mkdir(parents=True, exist_ok=True)
-                features = extract(self.recipe, self.session.recording, windows.first, file=self.file)
+                features = extract(self.recipe, self.session.recording, windows.first, folder=self.folder)
                 self._made = windows._replace(rows=rows), features
             except Exception as error:
                 self._error = error
                 raise
         return self._made
-
-
-@contextmanager
-def _features(session: _Session, recipe: Recipe, file: Path) -> Iterator[_LazyFeatures]:
-    lazy = _LazyFeatures(session, recipe, file)
-    try:
-        yield lazy
-    finally:
-        lazy._made = None
-        file.unlink(missing_ok=True)
 
 
 def _used_rows(folds: Sequence[Fold]) -> np.ndarray:
