@@ -16,6 +16,7 @@ import yaml
 from decodehub.core.files import read_data
 from decodehub.core.records import ResultRecord
 
+from .released import DataSet
 from .results import hub_entries, index_entry, split_card
 from .verify import equal_numbers
 
@@ -139,16 +140,16 @@ def compare_claim(claim: Claim, record: ResultRecord, model: str) -> list[str]:
     faults = []
     if record.model.id not in (model, model.split("/")[-1]):
         faults.append(f"the record is of model {record.model.id!r}, these are claimed for {model!r}")
-    stated, org = dict(claim.content), claim.dataset.partition("/")[0]
+    stated, data = dict(claim.content), DataSet(claim.dataset, claim.revision or "")
     stated["dataset"] = {key: value for key, value in stated["dataset"].items() if key != "revision"}  # compared with the Hub
     if claim.place != CARD:
         task = stated["dataset"]["task_id"]
-        right = next((entry for entry in hub_entries(record, claim.url, org) if entry["dataset"]["task_id"] == task), None)
+        right = next((entry for entry in hub_entries(record, claim.url, data) if entry["dataset"]["task_id"] == task), None)
         if right is None:
             return [*faults, f"{task}: the record has no headline number of that name for a leaderboard"]
         right["dataset"].pop("revision", None)
         return faults + [f"{task}: {words}" for words in _differences(stated, right)]
-    right = index_entry(record, claim.url, org)
+    right = index_entry(record, claim.url, data)
     right["dataset"].pop("revision", None)
     numbers = {_label(metric): metric for metric in right.pop("metrics")}
     faults += _differences({key: value for key, value in stated.items() if key != "metrics"}, right)

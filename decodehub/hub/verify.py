@@ -38,7 +38,8 @@ class Rescored(NamedTuple):
 
     Attributes:
         differences: every number that is not as the record states it.
-        not_checked: what the record says that nothing could prove, such as "labels": its numbers are then reported; empty for nothing.
+        not_checked: what nothing could prove, by the record's own word or here and now, such as "labels": its numbers are then reported;
+            empty for nothing.
         scored: what the `rescore` of the benchmark's protocol gave.
     """
 
@@ -62,7 +63,8 @@ def verify_record(folder: Path, record: ResultRecord) -> Rescored:
     fault = protocol.release_fault(scored) if hasattr(protocol, "release_fault") else None
     if fault is not None:
         raise RecordError(fault)
-    return Rescored(compare(record.metrics, list(scored.metrics)), record.not_checked, scored)
+    unproved = dict.fromkeys(words for words in (record.not_checked, getattr(scored, "not_checked", "")) if words)
+    return Rescored(compare(record.metrics, list(scored.metrics)), ", ".join(unproved), scored)
 
 
 def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
@@ -98,7 +100,7 @@ def check_record(path: Path, name: str = "") -> Finding:
         return Finding("wrong", f"{headline}: {len(details)} numbers differ from the saved predictions", details, record)
     numbers = f"{len(record.metrics)} numbers from {len(record.runs)} runs are as stated"
     if found.not_checked:
-        return Finding("reported only", f"{headline}: {numbers}, but the record says not checked: {found.not_checked}", (), record)
+        return Finding("reported only", f"{headline}: {numbers}, but not checked: {found.not_checked}", (), record)
     return Finding("recomputed", f"{headline}: {numbers}", (), record)
 
 

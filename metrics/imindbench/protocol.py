@@ -61,6 +61,11 @@ class Scored(NamedTuple):
     metrics: tuple[Metric, ...]
     labels: LabelCheck
 
+    @property
+    def not_checked(self) -> str:
+        """ "labels" where the release's own are not known here for some units, else empty."""
+        return "labels" if self.labels.unchecked else ""
+
 
 def score_run(
     predictions: Predictions, grid: Grid, *, pooling: str = "paper", scores: str = "probabilities", truth: Truth | None = None

@@ -480,15 +480,15 @@ class TestFigures:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from decodehub.loaders import image_encoders, image_features
         from decodehub.metrics.eeg_editbench.benchmark import with_distances
+        from decodehub.reports import study_figures
 
         release = make_release(tmp_path / "release", concepts=6)
         plain = load_benchmark(str(release))
         rng = np.random.default_rng(2)
         features = {6: rng.standard_normal((6, 8)), len(plain.query): rng.standard_normal((len(plain.query), 8))}
-        monkeypatch.setattr(image_encoders, "load_encoder", lambda name: SimpleNamespace(name=name))
-        monkeypatch.setattr(image_features, "image_features", lambda encoder, images, cache_dir: features[len(images)])
+        monkeypatch.setattr(study_figures, "load_encoder", lambda name: SimpleNamespace(name=name))
+        monkeypatch.setattr(study_figures, "image_features", lambda encoder, images, cache_dir: features[len(images)])
         edits, sources = (features[n] / np.linalg.norm(features[n], axis=1, keepdims=True) for n in (len(plain.query), 6))
         measured = with_distances(plain, np.clip(1 - (edits * sources[plain.query]).sum(1), 0, 2))
         for b, drawn in ((measured, True), (plain, False)):
