@@ -83,8 +83,8 @@ def stage_numbers(record: ResultRecord, folder: Path, model: Repo, card: str | N
 
 
 def hub_entries(record: ResultRecord, url: str, org: str) -> list[dict[str, Any]]:
-    """One entry a headline number, as the Hub reads them; none for a sample, whose scores say nothing about the benchmark."""
-    if record.is_sample:
+    """One entry a headline number, as the Hub reads them; none for a sample or simulated data, which say nothing about the benchmark."""
+    if record.kind != "real" or record.not_checked:
         return []
     dataset = f"{org}/{dataset_of(record.benchmark.id.replace('-', '_'))}"
     return eval_result_entries_to_yaml(
@@ -108,7 +108,8 @@ def index_entry(record: ResultRecord, url: str, org: str) -> dict[str, Any]:
     name = dataset_of(record.benchmark.id.replace("-", "_"))
     entry = find(name, "dataset")
     data, _ = read_card(entry.folder / "README.md")
-    label = " (a sample: these scores say nothing about the benchmark)" if record.is_sample else ""
+    kinds = {"real": "", "sample": "a sample", "simulated": "simulated recordings"}
+    label = f" ({kinds[record.kind]}: these scores say nothing about the benchmark)" if kinds[record.kind] else ""
     numbers = [
         metric
         for metric in record.metrics

@@ -18,9 +18,9 @@ from .data import Problem
 SECTIONS = {
     RECOMPUTED: "Recomputed: scored anew here from the saved predictions",
     UNVERIFIED: "Not verified: the numbers are those that the record states",
-    REPORTED: "Reported: printed in papers or on their sites, not recomputed; data and code may differ",
+    REPORTED: "Reported: printed in papers or on their sites, or with parts that nothing could check; data and code may differ",
 }
-SHOWN_TRAITS = ("track", "split", "output", "pretraining", "release")
+SHOWN_TRAITS = ("n", "track", "split", "output", "pretraining", "release")
 UNITS = {"percent": "%", "percentage points": "points", "share": "", "score": "", "correlation": "", "": ""}
 CSV_COLUMNS = (
     "board", "rank", "model", "state", "reason", "number", "value", "ci95_low", "ci95_high", "sd", "sem", "n", "unit",

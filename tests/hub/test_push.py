@@ -296,7 +296,10 @@ class TestModel:
         assert "song2024nice" in files["README.md"].decode() and "hoerl1970ridge" not in files["README.md"].decode()
         assert "nothing to do" in push(*args).out
 
-    def test_numbers_with_predictions_stay_and_nothing_is_sent_twice(self, hub: Any, push: Callable[..., Shown], model: Path) -> None:
+    def test_numbers_with_predictions_stay_and_nothing_is_sent_twice(
+        self, hub: Any, push: Callable[..., Shown], model: Path, data_set: None
+    ) -> None:
+        edit(model / "record.json", lambda r: r["model"].update(id="lab/nice-tiny"))
         both = ((model, "--org", "lab"), (model, "--model", "lab/nice-tiny", "--org", "lab"))
         for args in both:
             assert push(*args, "--yes", "--direct").error == ""
@@ -575,9 +578,7 @@ class TestVerify:
         (found,) = swap("record.json", json.dumps(newer).encode())
         assert found.state == "wrong" and "schema version 3, newer than the 2 of this decodehub: update it" in found.what
 
-    def test_the_command(
-        self, hub: Any, push: Callable[..., Shown], verify: Callable[..., Shown], record: Path, data_set: None
-    ) -> None:
+    def test_the_command(self, hub: Any, push: Callable[..., Shown], verify: Callable[..., Shown], record: Path, data_set: None) -> None:
         hub.create("model", "lab/nice", {"README.md": CARD})
         push(record, "--model", "lab/nice", "--org", "lab", "--yes")
         shown = verify("lab/nice", "--revision", "refs/pr/1")

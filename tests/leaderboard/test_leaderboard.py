@@ -92,8 +92,8 @@ class TestReading:
         (tmp_path / "in" / "file" / "record.json").symlink_to(results / "editbench" / "weak" / "record.json")
         (tmp_path / "in" / "folder").symlink_to(results / "editbench" / "weak")
         found = read_folder(tmp_path / "in")
-        assert not found.entries and [p.path for p in found.problems] == ["file/record.json"]
-        assert "leads out" in found.problems[0].reason
+        assert not found.entries and [p.path for p in found.problems] == ["file/record.json", "folder"]
+        assert "leads out" in found.problems[0].reason and "a link to a folder elsewhere is not followed" in found.problems[1].reason
 
     def test_a_huge_file_is_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("decodehub.leaderboard.data.MAX_RECORD_BYTES", 100)
@@ -133,7 +133,7 @@ class TestTrust:
     def test_only_recomputed_rows_are_ranked(self, table: Callable[..., lb.Table]) -> None:
         for board, choices in itertools.product((EDITBENCH, BCS, IMIND), ({}, {"table": "heads", "sort": "T-PAS MAE"})):
             t = table(board, **choices)
-            assert t.placed and all((p.rank is not None) == (p.state == lb.RECOMPUTED) for p in t.placed)
+            assert t.placed and all((p.rank is not None) == (p.state == lb.RECOMPUTED and not p.reason) for p in t.placed)
             ranked = [(m.value, p.rank) for p in t.placed if p.rank is not None and (m := p.row.metric(t.sort)) is not None]
             worst_first = t.sort.name.endswith("_mae")
             assert ranked == sorted(ranked, key=lambda x: (x[1], x[0])) and ranked[0][1] == 1
