@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from decodehub.core.files import inside, sha256_file
-from decodehub.core.records import RECORD, Metric, RecordError, ResultRecord, check_files, find_records, read_record
+from decodehub.core.records import NOT_CHECKED, RECORD, Metric, RecordError, ResultRecord, check_files, find_records, read_record
 from decodehub.core.repos import RELEASE, SAMPLE_CONFIG, read_release_file
 
 from .tasks import protocol_of
@@ -38,7 +38,7 @@ class Rescored(NamedTuple):
 
     Attributes:
         differences: every number that is not as the record states it.
-        not_checked: what the record says that nothing could prove, such as "labels": its numbers are then reported; empty for nothing.
+        not_checked: what nothing could prove, such as "labels": the numbers are then reported; empty for nothing.
         scored: what the `rescore` of the benchmark's protocol gave.
     """
 
@@ -62,7 +62,9 @@ def verify_record(folder: Path, record: ResultRecord) -> Rescored:
     fault = protocol.release_fault(scored) if hasattr(protocol, "release_fault") else None
     if fault is not None:
         raise RecordError(fault)
-    return Rescored(compare(record.metrics, list(scored.metrics)), record.not_checked, scored)
+    labels = getattr(getattr(scored, "labels", None), "state", None)  # of a protocol that holds them against its release, here and now
+    not_checked = record.not_checked or ("labels" if labels == NOT_CHECKED else "")
+    return Rescored(compare(record.metrics, list(scored.metrics)), not_checked, scored)
 
 
 def verify(path: Path) -> tuple[ResultRecord, list[Difference]]:
@@ -98,7 +100,7 @@ def check_record(path: Path, name: str = "") -> Finding:
         return Finding("wrong", f"{headline}: {len(details)} numbers differ from the saved predictions", details, record)
     numbers = f"{len(record.metrics)} numbers from {len(record.runs)} runs are as stated"
     if found.not_checked:
-        return Finding("reported only", f"{headline}: {numbers}, but the record says not checked: {found.not_checked}", (), record)
+        return Finding("reported only", f"{headline}: {numbers}, but not checked: {found.not_checked}", (), record)
     return Finding("recomputed", f"{headline}: {numbers}", (), record)
 
 
@@ -162,12 +164,19 @@ def check_folder(path: Path) -> list[Finding]:
         return [check_record(path)]
     found = [check_release(path)] if (path / RELEASE).is_file() else []
     files, skipped = find_records(path)
-    folders = [name.rpartition("/")[0] for name in files]
-    found += [check_record(path / folder / RECORD, folder) for folder in folders]
+    found += [_check_below(path, name) for name in files]
     found += [Finding("wrong" if s.broken else "reported only", f"{s.path}: {s.reason}") for s in skipped]
     if not found:
         read_record(path)  # says what is missing
     return found
+
+
+def _check_below(root: Path, name: str) -> Finding:
+    folder = name.rpartition("/")[0]
+    try:
+        return check_record(inside(root, name), folder)
+    except (ValueError, OSError) as error:  # a link that leads elsewhere
+        return Finding("wrong", f"{folder}: {error}")
 
 
 def compare(stated: list[Metric], recomputed: list[Metric]) -> list[Difference]:

@@ -28,6 +28,17 @@ EDITBENCH_GRID = (tuple(range(1, 11)), tuple(range(5)))  # the ten subjects of T
 Choices = Mapping[str, str]
 
 
+class GridOf(NamedTuple):
+    """What the numbers of a row are over: sizes, largest first in importance; names or hash; and words."""
+
+    size: tuple[int, ...]
+    key: object
+    words: str
+
+
+NO_GRID = GridOf((), "", "")
+
+
 @dataclass(frozen=True)
 class Board:
     """One board.
@@ -53,17 +64,6 @@ class Board:
     keep: Callable[[Row, Choices], bool] = lambda row, choices: True
     grid: Callable[[Row, Check, Choices], GridOf] = lambda row, check, choices: NO_GRID
     full: GridOf | None = None
-
-
-class GridOf(NamedTuple):
-    """What the numbers of a row are over: sizes, largest first in importance; names or hash; and words."""
-
-    size: tuple[int, ...]
-    key: object
-    words: str
-
-
-NO_GRID = GridOf((), "", "")
 
 
 class Placed(NamedTuple):
@@ -172,7 +172,7 @@ def state_of(row: Row, checks: Checks) -> tuple[str, str, Check | None]:
     if check is None:
         return UNVERIFIED, "waits for its check", None
     if check.ok and check.not_checked:
-        return REPORTED, f"the numbers follow from the predictions, but the record says not checked: {check.not_checked}", check
+        return REPORTED, f"the numbers follow from the predictions, but not checked: {check.not_checked}", check
     return (RECOMPUTED, "", check) if check.ok else (UNVERIFIED, check.reason, check)
 
 

@@ -33,7 +33,7 @@ class Check:
 
     Attributes:
         ok: whether every number is as stated. reason: why not, in words.
-        not_checked: what the record says that nothing could prove: its numbers count as reported; empty for nothing.
+        not_checked: what nothing could prove: the numbers count as reported; empty for nothing.
         unit: what a score of `values` is of: "subject", "concept" or "unit" (data set, session and task).
         names: (n,) the units. values: for each number (`label`) the n scores, None where a unit has none.
         intervals: 95 % intervals that the record does not state itself.

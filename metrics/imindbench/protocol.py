@@ -39,7 +39,16 @@ PREDICTIONS_FILE = "predictions.parquet"
 SEED = 42
 SAMPLES = frozenset({"sample", "sample-simulated", "sample-simulated-real-timing"})  # releases whose scores say nothing about the benchmark
 RUNS = ((0, SEED),)  # all units are one file
-STATED_SETTINGS = ("domain", "track_is", "recipe", "recipe_hash", "model", "labels")  # by whoever made the record; may be left out
+STATED_SETTINGS = (
+    "domain",
+    "track_is",
+    "recipe",
+    "recipe_hash",
+    "model",
+    "labels",
+    "labels_hash",
+    "scores",
+)  # by whoever made the record; may be left out
 
 
 class Scored(NamedTuple):
