@@ -51,7 +51,8 @@ def _some_time(value: str) -> str:
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:
     """Settings or environment that are no trap: finite numbers, limited depth, length and number."""
-    n, waiting = 0, [(value, 1)]
+    n = 0
+    waiting: list[tuple[Any, int]] = [(value, 1)]
     while waiting:
         item, depth = waiting.pop()
         n += 1
@@ -307,6 +308,8 @@ def parse_record(data: bytes, name: str) -> ResultRecord:
         raise RecordError(
             f"{name} has schema version {version}, newer than the {SCHEMA_VERSION} of this decodehub: update it (pip install -U decodehub)"
         )
+    if isinstance(raw, dict) and version is None:
+        raise RecordError(f"{name} is not a valid record: schema_version: Field required")
     try:
         if version == 1 and not isinstance(version, bool):
             if "kind" in raw:

@@ -14,14 +14,15 @@ from urllib.parse import unquote
 import yaml
 
 from decodehub.core.files import read_data
-from decodehub.core.records import ResultRecord
+from decodehub.core.records import MAX_NESTING, ResultRecord
 
 from .released import DataSet
-from .results import hub_entries, index_entry, split_card
+from .results import hub_entries, index_entry
 from .verify import equal_numbers
 
 CARD = "README.md"
 MAX_BYTES = 2_000_000
+_FRONT = re.compile(r"\s*---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _SOURCE = re.compile(rf"/datasets/({_REPO})/tree/([\w.%-]+)/((?:[\w-][\w.-]*/)*[\w-][\w.-]*)/?", re.ASCII)
 
@@ -72,12 +73,19 @@ class Source(NamedTuple):
 
 
 class _Strict(yaml.SafeLoader):
-    """YAML without aliases, which can grow without end, and without a key twice, of which readers take one or the other."""
+    """YAML without aliases, which can grow without end, of limited depth, and without a key twice, of which readers take one or the other."""
+
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has aliases (*): write the values out")
-        return super().compose_node(parent, index)
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise yaml.YAMLError(f"it has more than {MAX_NESTING} levels")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         names = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -190,9 +198,8 @@ def _load(text: str) -> list[Any]:
 
 
 def _results(text: str) -> Iterator[Any]:
-    _, body = split_card(text, CARD)
-    head = text[: len(text) - len(body)].strip().removeprefix("---").removesuffix("---")
-    front = (yaml.load(head, _Strict) if head else None) or {}  # noqa: S506  (a SafeLoader)
+    match = _FRONT.match(text)
+    front = (yaml.load(match[1], _Strict) if match else None) or {}  # noqa: S506  (a SafeLoader)
     for index in front.get("model-index") or []:
         yield from index.get("results") or []
 

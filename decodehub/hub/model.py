@@ -137,7 +137,8 @@ def _inputs(model: Any) -> str:
 
 
 def _numbers(record: ResultRecord) -> list[str]:
-    warning = "**A sample or rehearsal release: these numbers say nothing about the benchmark itself.**\n\n" if record.is_sample else ""
+    what = {"real": "", "sample": "A sample or rehearsal release", "simulated": "Simulated recordings"}[record.kind]
+    warning = f"**{what}: these numbers say nothing about the benchmark itself.**\n\n" if what else ""
     rows = [
         f"| {metric.name} | {metric.value:.4g} | {'' if metric.ci95 is None else f'{metric.ci95[0]:.4g} to {metric.ci95[1]:.4g}'} "
         f"| {'' if metric.chance is None else f'{metric.chance:.4g}'} | {metric.n} | {metric.unit} |"

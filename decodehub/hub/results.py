@@ -126,8 +126,8 @@ def entries_path(record: ResultRecord) -> str:
 
 
 def hub_entries(record: ResultRecord, url: str, data: DataSet) -> list[dict[str, Any]]:
-    """One entry a headline number, as the Hub reads them; none for a sample, whose scores say nothing about the benchmark."""
-    if record.is_sample:
+    """One entry a headline number, as the Hub reads them; none for a sample or simulated data, which say nothing about the benchmark."""
+    if record.kind != "real" or record.not_checked:
         return []
     return eval_result_entries_to_yaml(
         [
@@ -151,7 +151,8 @@ def index_entry(record: ResultRecord, url: str, data: DataSet) -> dict[str, Any]
     name = dataset_of(record.benchmark.id.replace("-", "_"))
     entry = find(name, "dataset")
     front, _ = read_card(entry.folder / "README.md")
-    label = " (a sample: these scores say nothing about the benchmark)" if record.is_sample else ""
+    kinds = {"real": "", "sample": "a sample", "simulated": "simulated recordings"}
+    label = f" ({kinds[record.kind]}: these scores say nothing about the benchmark)" if kinds[record.kind] else ""
     numbers = [
         metric
         for metric in record.metrics

@@ -164,12 +164,19 @@ def check_folder(path: Path) -> list[Finding]:
         return [check_record(path)]
     found = [check_release(path)] if (path / RELEASE).is_file() else []
     files, skipped = find_records(path)
-    folders = [name.rpartition("/")[0] for name in files]
-    found += [check_record(path / folder / RECORD, folder) for folder in folders]
+    found += [_check_below(path, name) for name in files]
     found += [Finding("wrong" if s.broken else "reported only", f"{s.path}: {s.reason}") for s in skipped]
     if not found:
         read_record(path)  # says what is missing
     return found
+
+
+def _check_below(root: Path, name: str) -> Finding:
+    folder = name.rpartition("/")[0]
+    try:
+        return check_record(inside(root, name), folder)
+    except (ValueError, OSError) as error:  # a link that leads elsewhere
+        return Finding("wrong", f"{folder}: {error}")
 
 
 def compare(stated: list[Metric], recomputed: list[Metric]) -> list[Difference]:

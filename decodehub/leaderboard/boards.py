@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,20 @@ RECOMPUTED, UNVERIFIED, REPORTED = "recomputed", "not verified", "reported"
 FAMILIES = ("identity", "attribute", "background", "removal")
 SUBTYPES = ("near", "medium", "far", "material", "texture", "shape", "color", "state")
 
+EDITBENCH_GRID = (tuple(range(1, 11)), tuple(range(5)))  # the ten subjects of THINGS-EEG2 and the five seeds of the paper
+
 Choices = Mapping[str, str]
+
+
+class GridOf(NamedTuple):
+    """What the numbers of a row are over: sizes, largest first in importance; names or hash; and words."""
+
+    size: tuple[int, ...]
+    key: object
+    words: str
+
+
+NO_GRID = GridOf((), "", "")
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,8 @@ class Board:
         columns: the numbers for some choices; the first is the headline.
         rows: the lines that a record gives.
         keep: whether a row belongs to the table of some choices.
+        grid: what a row's numbers are over for some choices; rows are ranked side by side only where it is equal.
+        full: the grid that the benchmark asks for, None where its coverage rule does.
     """
 
     id: str
@@ -46,10 +62,12 @@ class Board:
     columns: Callable[[Choices], list[Column]]
     rows: Callable[[Entry], list[Row]]
     keep: Callable[[Row, Choices], bool] = lambda row, choices: True
+    grid: Callable[[Row, Check, Choices], GridOf] = lambda row, check, choices: NO_GRID
+    full: GridOf | None = None
 
 
 class Placed(NamedTuple):
-    """A row of a table with its rank (None: not ranked), state, and the reason where it is not recomputed."""
+    """A row of a table with its rank (None: not ranked), state, and the reason where it is not recomputed, or recomputed and not ranked."""
 
     row: Row
     rank: int | None
@@ -91,8 +109,35 @@ def make_table(board: Board, rows: Iterable[Row], checks: Checks, choices: Choic
     found = []
     for state in (RECOMPUTED, UNVERIFIED, REPORTED):
         section = sorted((p for p in placed if p.state == state), key=lambda p: _order(p.row.metric(sort), better, p.row.name))
-        found += _ranked(section, sort) if state == RECOMPUTED and better is not None else section
+        if state == RECOMPUTED and better is not None:
+            equal, others = _of_one_grid(board, section, choices)
+            section = [*_ranked(equal, sort), *others]
+        found += section
     return Table(board, tuple(columns), sort, tuple(found))
+
+
+def _of_one_grid(board: Board, section: Sequence[Placed], choices: Choices) -> tuple[list[Placed], list[Placed]]:
+    """The rows that may be ranked side by side, and the others with the reason.
+
+    In each group they are those over the full grid of the benchmark; where none is, over the largest grid that is there, so that leaving out a
+    hard subject, seed, unit or concept never gains a rank.
+    """
+    grids = {p.row.key: board.grid(p.row, p.check, choices) for p in section if p.check is not None}
+    best: dict[str, GridOf] = {}
+    for group in {p.row.group for p in section}:
+        count = Counter(grids[p.row.key] for p in section if p.row.group == group and p.row.key in grids)
+        full = board.full if board.full in count else None
+        if count:
+            best[group] = full or max(count, key=lambda grid: (grid.size, count[grid], str(grid.key)))
+    equal = [p for p in section if grids.get(p.row.key) == best.get(p.row.group)]
+    others = [p for p in section if grids.get(p.row.key) != best.get(p.row.group)]
+    words = "not ranked: its numbers are over {}, those that are ranked over {}{}"
+    result = []
+    for p in others:
+        mine, theirs = grids[p.row.key], best[p.row.group]
+        same = " others" if mine.words == theirs.words else ""
+        result.append(p._replace(reason=words.format(mine.words, theirs.words, same)))
+    return equal, result
 
 
 def rows_of(board: Board, entries: Iterable[Entry], *, samples: bool) -> list[Row]:
@@ -126,6 +171,8 @@ def state_of(row: Row, checks: Checks) -> tuple[str, str, Check | None]:
     check = checks.get(row.entry)
     if check is None:
         return UNVERIFIED, "waits for its check", None
+    if check.ok and check.not_checked:
+        return REPORTED, f"the numbers follow from the predictions, but not checked: {check.not_checked}", check
     return (RECOMPUTED, "", check) if check.ok else (UNVERIFIED, check.reason, check)
 
 
@@ -155,11 +202,20 @@ def _ranked(section: Sequence[Placed], sort: Column) -> list[Placed]:
 # ------------------------------------------------------------------------------------------------------------------------- the boards
 
 
-def _row(entry: Entry, traits: Mapping[str, str], group: Sequence[str], title: str, *, name: str = "", extra: Slice = ()) -> Row:
+def _row(
+    entry: Entry,
+    traits: Mapping[str, str],
+    group: Sequence[str],
+    title: str,
+    *,
+    name: str = "",
+    extra: Slice = (),
+    grid: tuple[tuple[int, ...], ...] = (),
+) -> Row:
     record = entry.record
     common = {"pretraining": record.model.pretrained_on or NOT_DECLARED, "release": record.benchmark.release}
     key = "/".join([entry.key, *(v for _, v in extra)])
-    return Row(key, name or record.model.id, entry, entry.metrics, extra, {**common, **traits}, "|".join(group), title)
+    return Row(key, name or record.model.id, entry, entry.metrics, extra, {**common, **traits}, "|".join(group), title, grid=grid)
 
 
 def _table_title(entry: Entry) -> str:
@@ -171,8 +227,26 @@ def _editbench_rows(entry: Entry) -> list[Row]:
     protocol = entry.record.protocol
     settings = {k: v for k, v in protocol.settings.items() if k not in ("similarity", "distance_encoder")}
     group = (entry.record.benchmark.content_hash, protocol.name, str(sorted(settings.items())))
-    how = "seeds, then subjects" if len({r.seed for r in entry.record.runs}) > 1 else "subjects, one seed"
-    return [_row(entry, {"aggregation": how}, group, _table_title(entry))]
+    grid = tuple(tuple(sorted({getattr(r, name) for r in entry.record.runs})) for name in ("subject", "seed"))
+    how = "seeds, then subjects" if len(grid[1]) > 1 else "subjects, one seed"
+    return [_row(entry, {"aggregation": how, "n": _editbench_grid(grid).words}, group, _table_title(entry), grid=grid)]
+
+
+def _editbench_grid(grid: tuple[tuple[int, ...], ...]) -> GridOf:
+    subjects, seeds = grid
+    return GridOf((len(subjects), len(seeds)), grid, f"{_numbers('subject', subjects)} and {_numbers('seed', seeds)}")
+
+
+def _numbers(what: str, values: tuple[int, ...]) -> str:
+    """``10 subjects (1 to 10)``, ``1 seed (3)``."""
+    whole = values == tuple(range(values[0], values[-1] + 1)) and len(values) > 2
+    words = f"{values[0]} to {values[-1]}" if whole else ", ".join(map(str, values[:12])) + (" ..." if len(values) > 12 else "")
+    return f"{len(values)} {what}{'s' if len(values) != 1 else ''} ({words})"
+
+
+def _check_grid(check: Check, name: str, what: str) -> GridOf:
+    n, digest = check.grids.get(name, (0, ""))
+    return GridOf((n,), digest, f"{n} {what}")
 
 
 def _editbench_columns(choices: Choices) -> list[Column]:
@@ -203,7 +277,8 @@ def _imind_rows(entry: Entry) -> list[Row]:
     settings = entry.record.protocol.settings
     pooling, text = str(settings.get("pooling", "paper")), {k: str(settings.get(k) or "") for k in ("track", "domain")}
     group = (entry.record.benchmark.content_hash, entry.record.protocol.name, pooling)
-    traits = {"track": text["track"], "split": text["domain"] or "within-session", "aggregation": pooling}
+    units = f"{settings.get('coverage')} units"
+    traits = {"track": text["track"], "split": text["domain"] or "within-session", "aggregation": pooling, "n": units}
     return [_row(entry, traits, group, f"{_table_title(entry)}, averaged as {pooling}")]
 
 
@@ -261,7 +336,12 @@ def _bcs_rows(entry: Entry) -> list[Row]:
     methods = sorted({m.slice["method"] for m in record.metrics if "method" in m.slice})
     if not methods:
         return [_row(entry, traits, group, title, name=f"all pairs of {record.benchmark.release}")]
-    return [_row(entry, traits, group, title, name=m, extra=(("method", m),)) for m in methods]
+    return [_row(entry, traits | {"n": _pairs(entry, m)}, group, title, name=m, extra=(("method", m),)) for m in methods]
+
+
+def _pairs(entry: Entry, method: str) -> str:
+    metric = entry.metric("t_pas", (("method", method),))
+    return "" if metric is None else f"{metric.n} pairs"
 
 
 def bcs_columns(choices: Choices) -> list[Column]:
@@ -286,6 +366,8 @@ def boards() -> tuple[Board, ...]:
             common,
             _editbench_columns,
             _editbench_rows,
+            grid=lambda row, check, choices: _editbench_grid(row.grid),
+            full=_editbench_grid(EDITBENCH_GRID),
         ),
         Board(
             "bcs",
@@ -299,6 +381,7 @@ def boards() -> tuple[Board, ...]:
             bcs_columns,
             _bcs_rows,
             lambda row, choices: row.traits.get("kind") == choices.get("table", "scores"),
+            lambda row, check, choices: _check_grid(check, dict(row.extra).get("method", ""), "concepts"),
         ),
         Board(
             "imindbench",
@@ -314,5 +397,6 @@ def boards() -> tuple[Board, ...]:
             {"track": "Preprocessing track", "split": "Training and test", **common},
             _imind_columns,
             _imind_rows,
+            grid=lambda row, check, choices: _check_grid(check, choices.get("subset", "main"), "folds with a score"),
         ),
     )

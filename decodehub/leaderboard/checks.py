@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from decodehub.core.code import code_hash
 from decodehub.core.files import home, inside, read_data, sha256_json, write_json
-from decodehub.core.records import check_files
-from decodehub.hub.verify import compare
+from decodehub.hub.tasks import dataset_of
+from decodehub.hub.verify import verify_record
 from decodehub.metrics.bcs.scoring import t_scores
 from decodehub.metrics.imindbench.aggregate import unit_scores
 from decodehub.metrics.imindbench.compare import compare_units
@@ -34,19 +33,24 @@ class Check:
 
     Attributes:
         ok: whether every number is as stated. reason: why not, in words.
+        not_checked: what nothing could prove: the numbers count as reported; empty for nothing.
         unit: what a score of `values` is of: "subject", "concept" or "unit" (data set, session and task).
         names: (n,) the units. values: for each number (`label`) the n scores, None where a unit has none.
         intervals: 95 % intervals that the record does not state itself.
         folds: of iMINDBench, rows of unit, fold, AUC, accuracy and test windows.
+        grids: what the numbers of a slice (subset, method; "" for all) are over, as the number of parts and the hash of their names: rows are
+            ranked side by side only where these are equal.
     """
 
     ok: bool
     reason: str = ""
+    not_checked: str = ""
     unit: str = ""
     names: tuple[str, ...] = ()
     values: dict[str, list[float | None]] = field(default_factory=dict)
     intervals: dict[str, list[float]] = field(default_factory=dict)
     folds: list[list[Any]] = field(default_factory=list)
+    grids: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def label(name: str, slice_: Iterable[tuple[str, str]] = ()) -> str:
@@ -71,7 +75,8 @@ class Checks:
             path = self.folder / f"{key}.json"
             try:
                 raw = json.loads(read_data(path))
-                self._known[key] = Check(**{**raw, "names": tuple(raw["names"])})
+                grids = {name: (int(n), str(digest)) for name, (n, digest) in raw["grids"].items()}
+                self._known[key] = Check(**{**raw, "names": tuple(raw["names"]), "grids": grids})
             except (OSError, ValueError, TypeError, KeyError):  # none there, or one of another version
                 return None
         return self._known[key]
@@ -93,17 +98,19 @@ def check_entry(entry: Entry) -> Check:
     if record.benchmark.id not in BENCHMARKS:
         return Check(False, f"this decodehub has no board for benchmark {record.benchmark.id!r}")
     try:
-        check_files(folder, record)
-        protocol = importlib.import_module(f"decodehub.metrics.{BENCHMARKS[record.benchmark.id]}.protocol")
-        scored = protocol.rescore(folder, record)
-        differences = compare(record.metrics, list(scored.metrics))
+        found = verify_record(folder, record)
     except Exception as error:  # the record comes from anyone, and one that breaks the scoring must not break the page
         return Check(False, _plain(error, entry))
-    if differences:
-        d, n = differences[0], len(differences)
+    if found.differences:
+        d, n = found.differences[0], len(found.differences)
         what = f"{d.metric}: {d.field} stated {_short(d.stated)}, computed {_short(d.recomputed)}"
         return Check(False, f"{n} number{'s differ' if n > 1 else ' differs'} from the predictions; the first is {what}")
-    return _UNITS[record.benchmark.id](scored)
+    return replace(_UNITS[record.benchmark.id](found.scored), not_checked=found.not_checked)
+
+
+def _grid(parts: Iterable[str]) -> tuple[int, str]:
+    names = sorted(parts)
+    return len(names), sha256_json(names)
 
 
 def _editbench(scored: Any) -> Check:
@@ -132,7 +139,11 @@ def _imindbench(scored: Any) -> Check:
         for u, f, a, b, n in zip(cells.unit, cells.fold, cells.auc, cells.accuracy, cells.n_test)
     ]
     values = {name: _floats(np.array([scores[u] for u in names])) for name, scores in by_unit.items()}
-    return Check(True, unit="unit", names=names, values=values, intervals=intervals, folds=folds)
+    scored_folds = {
+        subset: {u.id for u in grid.chosen(subset)} for subset in sorted({dict(v.slice)["subset"] for v in scored.table.values})
+    }
+    grids = {s: _grid(f"{u} fold {f}" for u, f, auc, *_ in folds if u in units and auc is not None) for s, units in scored_folds.items()}
+    return Check(True, unit="unit", names=names, values=values, intervals=intervals, folds=folds, grids=grids)
 
 
 def _bcs(scored: Any) -> Check:
@@ -147,10 +158,12 @@ def _bcs(scored: Any) -> Check:
         total = np.bincount(concept[there], x[there], minlength=len(concepts))
         values[label(name, slice_)] = _floats(np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0))
 
+    grids = {}
     for name, x in zip(("t_pas", "t_sas"), t_scores(scores.question_scores)):
         add(name, [], x, np.ones(len(x), dtype=bool))
         for method in sorted({m for m in methods if m}):
             add(name, [("method", method)], x, methods == method)
+            grids[method] = _grid(set(concepts[index[methods == method]].tolist()))
     if pairs.targets is not None and pairs.weights is not None:
         known = np.isfinite(pairs.targets) & (pairs.weights > 0)
         of_entry = np.broadcast_to(index[:, None], known.shape)
@@ -160,7 +173,7 @@ def _bcs(scored: Any) -> Check:
             add("q_mae", slice_, np.abs(x - pairs.targets).ravel(), known.ravel(), of_entry.ravel())
             for name, side, target in zip(("pas_mae", "sas_mae"), t_scores(x, known), wanted):
                 add(name, slice_, np.abs(side - target), np.isfinite(target))
-    return Check(True, unit="concept", names=tuple(concepts.tolist()), values=values)
+    return Check(True, unit="concept", names=tuple(concepts.tolist()), values=values, grids=grids)
 
 
 _UNITS: dict[str, Callable[[Any], Check]] = {"eeg-editbench": _editbench, "imindbench": _imindbench, "bcs": _bcs}
@@ -182,8 +195,10 @@ def _key(entry: Entry) -> str:
             raise ValueError(
                 f"{name}: {total:,} bytes are more than the {limit:,} that the leaderboard reads; check it with decodehub verify"
             )
-        files.append([name, stat.st_size, stat.st_mtime_ns])
-    return sha256_json([entry.key, _code(record.benchmark.id), files]).removeprefix("sha256:")
+        files.append([name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino])
+    own = home() / dataset_of(BENCHMARKS[record.benchmark.id])  # a release that has come to this machine is compared
+    release = own.stat().st_mtime_ns if own.is_dir() else None
+    return sha256_json([entry.key, _code(record.benchmark.id), release, files]).removeprefix("sha256:")
 
 
 @cache

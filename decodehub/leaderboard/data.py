@@ -7,20 +7,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from decodehub.core.files import home, inside, read_data, write_json
-from decodehub.core.records import RECORD, Metric, RecordError, ResultRecord, read_record
+from decodehub.core.records import MAX_RECORD_BYTES, Metric, RecordError, ResultRecord, find_records, parse_record
 from decodehub.hub.client import HubError, Repo, ask, hub_api, remote_files
 
-MAX_RECORD_BYTES = 20_000_000
-MAX_DEPTH = 16  # folders within folders
 PATTERNS = ("*.json", "*.safetensors", "*.parquet")  # all that a record's folder holds that is needed to score it anew
 
 Slice = tuple[tuple[str, str], ...]
@@ -49,7 +45,7 @@ class Entry:
     @property
     def separate(self) -> bool:
         """Whether it must not stand beside real results: a sample or rehearsal release, or simulated recordings."""
-        return self.record.is_sample or "simulated" in self.record.data.lower()
+        return self.record.kind != "real"
 
     @cached_property
     def metrics(self) -> dict[tuple[str, Slice], Metric]:
@@ -96,14 +92,15 @@ def read_folder(root: Path, only: Collection[str] | None = None) -> Loaded:
     collecting = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage; looking for it would take half of the time
     try:
-        for relative, linked in sorted(_record_files(str(root))):
+        files, skipped = find_records(root)
+        for relative in files:
             if only is None or relative in only:
-                found = _read_one(root, relative, linked)
+                found = _read_one(root, relative)
                 entries.append(found) if isinstance(found, Entry) else problems.append(found)
     finally:
         if collecting:
             gc.enable()
-    return Loaded(root, tuple(entries), tuple(problems))
+    return Loaded(root, tuple(entries), (*problems, *(Problem(s.path, s.reason) for s in skipped)))
 
 
 def read_hub(repo: str, revision: str | None = None) -> Loaded:
@@ -142,29 +139,16 @@ def repo_name(repo: str) -> str:
     return repo
 
 
-def _record_files(root: str, below: str = "") -> Iterator[tuple[str, bool]]:
-    """Relative path of every record and whether it is a link; strings, since ten thousand `Path` objects cost more than reading the files."""
-    with os.scandir(f"{root}/{below}") as items:
-        for item in items:
-            if item.name == RECORD:
-                yield below + item.name, item.is_symlink()
-            elif not item.name.startswith(".") and below.count("/") < MAX_DEPTH and item.is_dir(follow_symlinks=False):
-                yield from _record_files(root, f"{below}{item.name}/")
-
-
-def _read_one(root: Path, relative: str, linked: bool) -> Entry | Problem:
+def _read_one(root: Path, relative: str) -> Entry | Problem:
     path = f"{root}/{relative}"
     try:
-        if linked:
+        if os.path.islink(path):  # noqa: PTH114
             inside(root, relative)
         with open(path, "rb", buffering=0) as f:  # noqa: PTH123
             if os.fstat(f.fileno()).st_size > MAX_RECORD_BYTES:
                 raise RecordError(f"{relative} has more than the {MAX_RECORD_BYTES:,} bytes that a record may have")
             data = f.readall()
-        try:
-            record = ResultRecord.model_validate_json(data)
-        except ValidationError:
-            _, record = read_record(Path(path))  # says in words what is wrong with it
+        record = parse_record(data, relative)
     except (ValueError, OSError, RecursionError) as error:
         return Problem(relative, str(error).replace(f"{root}/", ""))
     return Entry(root, relative.rpartition("/")[0] or ".", hashlib.sha256(data).hexdigest()[:12], record)

@@ -19,9 +19,9 @@ TEMPLATES = "leaderboard/templates"
 SECTIONS = {
     RECOMPUTED: "Recomputed: re-scored here from the saved predictions",
     UNVERIFIED: "Not verified: the numbers are those that the record states",
-    REPORTED: "Reported: printed in papers or on their sites, not recomputed; data and code may differ",
+    REPORTED: "Reported: printed in papers or on their sites, or with parts that nothing could check; data and code may differ",
 }
-SHOWN_TRAITS = ("track", "split", "output", "pretraining", "release")
+SHOWN_TRAITS = ("n", "track", "split", "output", "pretraining", "release")
 UNITS = {"percent": "%", "percentage points": "points"}
 CSV_TRAITS = ("track", "split", "aggregation", "pretraining", "release")
 CSV_COLUMNS = (

@@ -33,6 +33,7 @@ class Row:
         numbers: by name and slice. extra: the part of the slice that is the row's own.
         traits: values of the row filters. group: what the row may be ranked and compared with; "" for published rows.
         group_title: of `group`, in words. source, note: where a published row is from, and what to know of it.
+        grid: the subjects and seeds that its numbers are over, of EEG-EditBench; () where a check says what they are over.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Row:
     group_title: str = ""
     source: str = ""
     note: str = ""
+    grid: tuple[tuple[int, ...], ...] = ()
 
     def metric(self, column: Column) -> Metric | None:
         """The row's number in a column, None where it has none."""

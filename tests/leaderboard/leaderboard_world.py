@@ -79,14 +79,14 @@ def write_world(root: Path, table: Benchmark) -> Path:
     def add_editbench(name: str, model: str, strength: float, benchmark: Benchmark = b, **more: Any) -> None:
         info = ModelInfo(id=model, pretrained_on=more.pop("pretrained_on", None))
         data, runs = more.pop("data", "THINGS-EEG2"), editbench_runs(benchmark, strength, len(name), more.pop("subjects", range(1, 11)))
-        editbench.make_record(root / "editbench" / name, benchmark, runs, model=info, data=data, similarity="cosine")
+        editbench.make_record(root / "editbench" / name, benchmark, runs, model=info, data=data, similarity="cosine", **more)
 
     add_editbench("strong", "org/strong", 2.0, pretrained_on="THINGS-EEG1")
     add_editbench("weak", "org/weak", 0.2)
     add_editbench("hostile", HOSTILE, 0.4)
     add_editbench("others", "org/other-subjects", 0.4, subjects=range(3, 13))
     add_editbench("sample", "org/on-the-sample", 1.0, make_benchmark("sample", table.rows["sources"], table.rows["edits"]))
-    add_editbench("simulated", "org/on-simulated", 1.0, data="Simulated EEG")
+    add_editbench("simulated", "org/on-simulated", 1.0, data="EEG that no brain made", simulated=True)
     for name, field in (("tampered", "value"), ("lost", "file")):
         shutil.copytree(root / "editbench" / "weak", root / "editbench" / name)
         file = root / "editbench" / name / "record.json"

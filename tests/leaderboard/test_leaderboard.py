@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from decodehub.core.records import protocol_hash
 from decodehub.leaderboard import boards as lb
 from decodehub.leaderboard.checks import Checks
 from decodehub.leaderboard.compare import compare_rows, least_p, sign_flip
@@ -93,8 +94,8 @@ class TestReading:
         (tmp_path / "in" / "file" / "record.json").symlink_to(results / "editbench" / "weak" / "record.json")
         (tmp_path / "in" / "folder").symlink_to(results / "editbench" / "weak")
         found = read_folder(tmp_path / "in")
-        assert not found.entries and [p.path for p in found.problems] == ["file/record.json"]
-        assert "leads out" in found.problems[0].reason
+        assert not found.entries and [p.path for p in found.problems] == ["file/record.json", "folder"]
+        assert "leads out" in found.problems[0].reason and "a link to a folder elsewhere is not followed" in found.problems[1].reason
 
     def test_a_huge_file_is_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("decodehub.leaderboard.data.MAX_RECORD_BYTES", 100)
@@ -134,7 +135,7 @@ class TestTrust:
     def test_only_recomputed_rows_are_ranked(self, table: Callable[..., lb.Table]) -> None:
         for board, choices in itertools.product((EDITBENCH, BCS, IMIND), ({}, {"table": "heads", "sort": "T-PAS MAE"})):
             t = table(board, **choices)
-            assert t.placed and all((p.rank is not None) == (p.state == lb.RECOMPUTED) for p in t.placed)
+            assert t.placed and all((p.rank is not None) == (p.state == lb.RECOMPUTED and not p.reason) for p in t.placed)
             ranked = [(m.value, p.rank) for p in t.placed if p.rank is not None and (m := p.row.metric(t.sort)) is not None]
             worst_first = t.sort.name.endswith("_mae")
             assert ranked == sorted(ranked, key=lambda x: (x[1], x[0])) and ranked[0][1] == 1
@@ -220,6 +221,65 @@ class TestBoards:
     def test_rows_of_other_heads_are_of_other_groups(self, loaded: Loaded) -> None:
         groups = lb.groups(lb.rows_of(BCS, loaded.entries, samples=False))
         assert len(groups) == 2 and {title.startswith("heads") for title, _ in groups} == {True, False}
+
+    def test_only_equal_grids_are_ranked(self, tmp_path: Path, tiny_benchmark: Benchmark) -> None:
+        b = world.make_benchmark("1.0", tiny_benchmark.rows["sources"], tiny_benchmark.rows["edits"])
+
+        def add(name: str, subjects: range, seeds: tuple[int, ...]) -> None:
+            runs = [r for r in world.editbench_runs(b, 0.5, 1, subjects) if r.seed == 0]
+            runs = [r._replace(seed=seed) for r in runs for seed in seeds]
+            model = world.ModelInfo(id=name)
+            world.editbench.make_record(tmp_path / name, b, runs, model=model, data="EEG", similarity="cosine")
+
+        def ranks() -> dict[str, tuple[int | None, str]]:
+            loaded, made = read_folder(tmp_path), Checks(tmp_path / "checks")
+            for entry in loaded.entries:
+                assert made.make(entry).ok
+            t = lb.make_table(EDITBENCH, lb.rows_of(EDITBENCH, loaded.entries, samples=False), made, {})
+            recomputed = [p for p in t.placed if p.state == lb.RECOMPUTED]
+            assert [p.rank is None for p in recomputed] == sorted(p.rank is None for p in recomputed)  # those that are ranked come first
+            return {p.row.name: (p.rank, p.reason) for p in recomputed}
+
+        add("ten", range(1, 11), (0, 1))
+        for i, subjects in enumerate((range(1, 10), range(1, 10), range(1, 2))):  # without the hardest subject, twice; one subject
+            add(f"fewer-{i}", subjects, (0, 1))
+        found = ranks()
+        assert found["ten"] == (1, "") and all(found[f"fewer-{i}"][0] is None for i in range(3))
+        assert found["fewer-0"][1] == (
+            "not ranked: its numbers are over 9 subjects (1 to 9) and 2 seeds (0, 1), "
+            "those that are ranked over 10 subjects (1 to 10) and 2 seeds (0, 1)"
+        )
+        add("eleven", range(1, 12), (0, 1, 2, 3, 4))
+        add("full", range(1, 11), (0, 1, 2, 3, 4))  # the grid of the benchmark goes before a larger one
+        found = ranks()
+        assert [name for name, (rank, _) in found.items() if rank is not None] == ["full"]
+        one = next(e for e in read_folder(tmp_path).entries if e.record.model.id == "fewer-2")
+        assert all(m.sd is None and m.n == 1 for m in one.record.metrics)
+
+    def test_what_was_not_checked_is_reported_and_not_ranked(self, results: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(results / "imind" / "better", tmp_path / "records" / "r")
+        raw = json.loads((folder / "record.json").read_text())
+        settings = raw["protocol"]["settings"] | {"labels": "not checked"}
+        raw["protocol"] |= {"settings": settings, "hash": protocol_hash(raw["protocol"]["name"], settings)}
+        (folder / "record.json").write_text(json.dumps(raw))
+        loaded, made = read_folder(tmp_path / "records"), Checks(tmp_path / "checks")
+        made.make(loaded.entries[0])
+        t = lb.make_table(IMIND, lb.rows_of(IMIND, loaded.entries, samples=False), made, {})
+        p = named(t, "org/better")
+        assert (p.state, p.rank) == (lb.REPORTED, None) and "not checked: labels" in p.reason
+        assert "not checked: labels" in render_table(t, samples=False)
+
+    def test_methods_over_other_concepts_are_not_ranked(self, tmp_path: Path) -> None:
+        pairs = world.bcs_pairs("recon", False)
+        rows = [row for row in pairs.rows if not (row["method"] == "ATM" and row["concept"] == "concept3")]
+        scores = world.bcs.Scores(np.random.default_rng(0).random((len(rows), 12)))
+        model = world.ModelInfo(id="head")
+        world.bcs.make_record(tmp_path / "r", world.bcs.Pairs("recon", rows), scores, model=model, data="images", encoders=[])
+        loaded, made = read_folder(tmp_path), Checks(tmp_path / "checks")
+        made.make(loaded.entries[0])
+        t = lb.make_table(BCS, lb.rows_of(BCS, loaded.entries, samples=False), made, {})
+        ranked = {p.row.name: p.rank is not None for p in t.placed if p.row.entry is not None}
+        assert ranked == {"ATM": False, "ENIGMA": True, world.FORMULA: True} and "19 concepts" in named(t, "ATM").reason
 
     def test_ties_share_a_rank(self) -> None:
         from decodehub.core.records import Metric
