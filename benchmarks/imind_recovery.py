@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from scipy.stats import t
 
+from decodehub.hub_datasets.imindbench import data
 from decodehub.loaders.ieeg.labels import LabelTable
 from decodehub.loaders.ieeg.simulate import DEFAULT_EFFECTS, NULL_TASKS, Settings, scaled, simulate_recording
 from decodehub.metrics.imindbench.aggregate import unit_scores
@@ -51,7 +52,7 @@ def aucs(
 
     made = {s: simulate_recording(DATASET, s, seed=7 + i, minutes=MINUTES, **simulation) for i, s in enumerate(sessions)}
     _imind_run.open_recording = lambda folder, dataset, s: made[s]  # type: ignore[assignment]
-    _imind_run.unit_labels = lambda folder, dataset, s, task: change(made[s].labels(task), s + task)  # type: ignore[assignment]
+    data.unit_labels = lambda folder, dataset, s, task: change(made[s].labels(task), s + task)  # type: ignore[assignment]
     units = [Unit(DATASET, s, task, "main") for s in sessions for task in tasks]
     grid = make_grid("recovery", [u._asdict() for u in units])
     with tempfile.TemporaryDirectory() as folder:

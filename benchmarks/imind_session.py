@@ -27,6 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from imind_features import literal_multi_stft
 
+from decodehub.hub_datasets.imindbench import data
 from decodehub.loaders.ieeg.labels import TASKS
 from decodehub.loaders.ieeg.recording import ArrayRecording, with_data
 from decodehub.loaders.ieeg.simulate import simulate_recording
@@ -69,7 +70,7 @@ def ours(minutes: float, copies: int, models: tuple[str, ...]) -> dict[str, Any]
 
     recording, tables = session(minutes, copies)
     _imind_run.open_recording = lambda *_: recording  # type: ignore[assignment]
-    _imind_run.unit_labels = lambda folder, dataset, name, task: tables[task]  # type: ignore[assignment]
+    data.unit_labels = lambda folder, dataset, name, task: tables[task]  # type: ignore[assignment]
     spent = {"features": 0.0}
     extract = _imind_run.extract
 

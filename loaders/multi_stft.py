@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .recipes import STFT_BANDS
+from .waveform import nominal_rate
 
 CHUNK_ROWS = 1024  # rows under way at once: some 30 MB, which stays near the caches
 HOP_S = 0.0625
@@ -42,7 +43,7 @@ def stft_plan(n_times: int, sfreq: float, bands: tuple[tuple[float, float, float
 
     Args:
         n_times: samples a window.
-        sfreq: in Hz.
+        sfreq: in Hz; one that is a whole number but for `waveform.CLOCK_TOLERANCE` counts as that, so that bins on the edge of a band stay.
         bands: (seconds a frame, lowest, highest frequency in Hz, both included).
         hop_s: seconds from frame to frame; the whole part in samples is taken (128 at 2,048 Hz, 62 at 1,000 Hz).
 
@@ -50,6 +51,7 @@ def stft_plan(n_times: int, sfreq: float, bands: tuple[tuple[float, float, float
         ValueError: a band beyond the Nyquist frequency or with no bin, a window too short for a frame's padding, or bands with different
             numbers of frames.
     """
+    sfreq = nominal_rate(sfreq)
     hop = int(hop_s * sfreq + 1e-9)
     if hop < 1:
         raise ValueError(f"hop_s={hop_s} is less than one sample at {sfreq:g} Hz")

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.core.files import atomic_path, sha256_json, write_json
+from decodehub.core.files import atomic_path, file_state, sha256_json, write_json
+from decodehub.core.space import reserve
 
 from .frozen_encoder import ImageEncoder
 from .image_features import ImageLike, image_features, image_hashes
@@ -101,10 +102,12 @@ def pair_features(
             if accelerator is None or accelerator.is_main_process:
                 with atomic_path(path) as part:
                     mapped = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(n, width))
+                    with part.open("rb+") as file:
+                        reserve(file.fileno(), part.stat().st_size, path)
                     _fill(mapped, units, left, right)
                     mapped.flush()
                     del mapped
-                write_json(_stamp_path(path), stamp)
+                write_json(_stamp_path(path), {**stamp, "file": file_state(path)})
             if accelerator is not None:
                 accelerator.wait_for_everyone()
     if path is not None:
@@ -162,7 +165,8 @@ def _stamp_path(path: Path) -> Path:
 def _fits(path: Path, stamp: dict[str, Any]) -> bool:
     """Whether `path` is a whole file of exactly these pairs and encoders."""
     try:
-        if json.loads(_stamp_path(path).read_text(encoding="utf-8")) != stamp:
+        # The state of the file as well: another job may have put its own there between the file and its stamp.
+        if json.loads(_stamp_path(path).read_text(encoding="utf-8")) != {**stamp, "file": file_state(path)}:
             return False
         found = np.load(path, mmap_mode="r")
     except (OSError, ValueError):

@@ -12,6 +12,7 @@ from scipy.signal import butter, iirnotch, resample_poly, sosfilt, sosfiltfilt
 
 from .ieeg.recording import split_electrode
 
+CLOCK_TOLERANCE = 5e-5  # 50 millionths, what the clocks of amplifiers keep to
 LINE_UP_TO = 360.0  # the reference removes 60 Hz harmonics up to the sixth
 
 
@@ -122,12 +123,23 @@ def apply_montage(montage: Montage, x: np.ndarray) -> np.ndarray:
     return out
 
 
+def nominal_rate(sfreq: float) -> float:
+    """The whole number of Hz that a rate stands for, where it is within `CLOCK_TOLERANCE` of it; else the rate itself.
+
+    Clocks of amplifiers, and rates found from time stamps, are off by some millionths: 1,000.001 Hz means 1,000 Hz wherever bins or ratios
+    are counted. Where samples are placed in time, the rate as it is counts.
+    """
+    whole = float(round(sfreq))
+    return whole if whole and abs(sfreq - whole) <= CLOCK_TOLERANCE * whole else float(sfreq)
+
+
 def resample(x: np.ndarray, sfreq: float, target: float) -> np.ndarray:
     """Polyphase resampling along the last axis, (..., T) to (..., ceil(T * target / sfreq)), float32.
 
     Raises:
         ValueError: the ratio is not one of whole numbers below 10,000.
     """
+    sfreq = nominal_rate(sfreq)
     ratio = Fraction(float(target) / float(sfreq)).limit_denominator(10_000)
     if abs(float(ratio) * sfreq - target) > 1e-6 * target:
         raise ValueError(f"{sfreq:g} Hz cannot be resampled to {target:g} Hz by a ratio of small whole numbers")

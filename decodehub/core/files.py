@@ -100,6 +100,12 @@ def sha256_file(path: Path) -> str:
         return "sha256:" + hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else sha256_bytes(f.read())
 
 
+def file_state(path: Path) -> list[int]:
+    """Size, times of change and inode: differs once a file has been written to or replaced, whatever its content. For keys of files too large to hash."""
+    stat = Path(path).stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that becomes `path` (fsync, rename) only when the block ends without an error."""

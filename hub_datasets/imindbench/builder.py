@@ -12,14 +12,14 @@ import datasets
 import numpy as np
 from datasets import Features, Sequence, Value
 
-from decodehub.core.files import sha256_file, sha256_json
+from decodehub.core.files import file_state, sha256_file, sha256_json
 from decodehub.core.repos import SAMPLE_CONFIG
 from decodehub.loaders.ieeg.events import neuroprobe_folder
 from decodehub.loaders.ieeg.labels import RULES
-from decodehub.loaders.ieeg.splits import PARTS, make_folds
+from decodehub.loaders.ieeg.splits import PARTS
 
 from . import sample, vocabulary
-from .data import NAME, resolve_folder, unit_labels
+from .data import NAME, resolve_folder, unit_folds
 from .vocabulary import Unit
 
 VERSION = "1.1.0"  # of these tables; enters the cache key
@@ -162,11 +162,11 @@ def unit_row(unit: Unit) -> dict[str, str]:
 
 def label_rows(folder: Path, unit: Unit, shown: int | None = None) -> Iterator[dict[str, Any]]:
     """Rows of the config ``labels`` of one unit, by fold and part; with `shown`, so many a class and part of fold 0, with their signals."""
-    table = unit_labels(folder, unit.dataset, unit.subject_session, unit.task)
     recording = sample.sample_recording(unit.dataset, unit.subject_session) if folder == sample.FOLDER else None
     recording_id = recording.recording_id if recording else vocabulary.find_session(unit.dataset, unit.subject_session).recording_id
+    table, folds = unit_folds(folder, unit.dataset, unit.subject_session, unit.task, recording_id)
     head = {"unit": unit.id, "dataset": unit.dataset, "subject_session": unit.subject_session, "task": unit.task}
-    for fold in make_folds(unit.dataset, recording_id, unit.task, table)[: 1 if shown else None]:
+    for fold in folds[: 1 if shown else None]:
         for part in PARTS:
             chosen = fold.part(part)
             if shown:
@@ -185,7 +185,7 @@ def label_rows(folder: Path, unit: Unit, shown: int | None = None) -> Iterator[d
 
 
 def fingerprint(folder: Path | None) -> list[list[str]]:
-    """Names and hashes of what labels are made from, so that a changed file or package is never answered from an old cache."""
+    """Names and hashes (the state, of prepared recordings) of what labels are made from, so that a changed file or package is never answered from an old cache."""
     if folder is None or folder == sample.FOLDER:
         return []
     patterns = (
@@ -199,4 +199,6 @@ def fingerprint(folder: Path | None) -> list[list[str]]:
         package = version("neuroprobe")
     except PackageNotFoundError:
         package = str(neuroprobe_folder())  # not installed, or a folder on the path
-    return [["neuroprobe", package], *([str(path.relative_to(folder)), sha256_file(path)] for path in files)]
+    prepared = sorted(path for path in folder.glob("*/processed/*.h5") if path.is_file())  # too large to hash
+    named = [[str(path.relative_to(folder)), sha256_file(path)] for path in files]
+    return [["neuroprobe", package], *named, *([str(path.relative_to(folder)), *map(str, file_state(path))] for path in prepared)]

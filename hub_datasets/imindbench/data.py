@@ -19,7 +19,9 @@ from decodehub.core.words import suggest
 from decodehub.loaders.ieeg import readers
 from decodehub.loaders.ieeg.events import neuroprobe_events, pippi_events
 from decodehub.loaders.ieeg.labels import EventTable, LabelTable, label_table, labels_csv_name, read_labels_csv
+from decodehub.loaders.ieeg.readers_temporaldata import published_folds
 from decodehub.loaders.ieeg.recording import Recording
+from decodehub.loaders.ieeg.splits import Fold, make_folds
 
 from . import sample
 from .vocabulary import find_session
@@ -70,6 +72,28 @@ def unit_labels(folder: Path, dataset: str, subject_session: str, task: str) -> 
     raise FileNotFoundError(
         f"{dataset}/{task}: {published} does not exist. It is one of the published label tables; see the card of {NAME}"
     )
+
+
+def unit_folds(folder: Path, dataset: str, subject_session: str, task: str, recording_id: str) -> tuple[LabelTable, list[Fold]]:
+    """Label table and folds of one unit; those that a prepared file carries, where it is all there is.
+
+    The windows of a prepared file are those that its folds use, numbered in time order: other numbers than those of the release.
+
+    Args:
+        folder: as `resolve_folder` gives it.
+        dataset, subject_session, task: of the unit. recording_id: of its recording, which enters the balancing seed.
+
+    Raises:
+        KeyError, FileNotFoundError, ValueError: as `unit_labels` and `make_folds`.
+    """
+    try:
+        table = unit_labels(folder, dataset, subject_session, task)
+    except FileNotFoundError:
+        prepared = folder / dataset / "processed" / f"{recording_id}.h5"
+        if not prepared.is_file():
+            raise
+        return published_folds(prepared, dataset, task)
+    return table, make_folds(dataset, recording_id, task, table)
 
 
 def open_recording(folder: Path, dataset: str, subject_session: str) -> Recording:

@@ -13,7 +13,7 @@ import datasets
 import numpy as np
 from datasets import Array2D, Features, Value
 
-from decodehub.core.files import canonical_json, sha256_json
+from decodehub.core.files import canonical_json, file_state, sha256_json
 from decodehub.core.repos import SAMPLE_CONFIG, data_folder
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 from decodehub.loaders.things_eeg2 import PARTITIONS, TRAIN_CONCEPTS, Partition, concept_of_train_image, image_order
@@ -93,8 +93,11 @@ class ThingsEEG2(datasets.GeneratorBasedBuilder):
         self._concepts = train_concept_names(self._folder)
         _same_epochs(self._infos)
         kwargs.setdefault("dataset_name", NAME)
-        # The cache key is the content (info.json has the hashes of the arrays), so that a changed folder is never answered from an old cache.
-        fingerprint = sha256_json([VERSION, {str(s): info for s, info in self._infos.items()}, self._concepts])
+        # The cache key is the content (info.json has the hashes of the arrays) and the state of the arrays, so that a changed folder is never
+        # answered from an old cache: an array that is no longer what info.json says is read, and refused.
+        arrays = sorted(path for subject in self._subjects for path in subject_folder(self._folder, subject).glob("*.npy"))
+        states = [[path.name, *file_state(path)] for path in arrays]
+        fingerprint = sha256_json([VERSION, {str(s): info for s, info in self._infos.items()}, self._concepts, states])
         super().__init__(*args, hash=fingerprint.removeprefix("sha256:")[:16], **kwargs)
 
     def _info(self) -> datasets.DatasetInfo:

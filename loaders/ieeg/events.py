@@ -47,6 +47,7 @@ FILMS = {  # by subject and trial of Brain Treebank
     (10, 0): "cars-2",
     (10, 1): "spider-man-far-from-home",
 }
+TEXT = ("full_word", "text", "word", "sentence", "pos")  # columns of words, whatever is in them
 PIPPI_ANNOTATIONS = "stimuli/annotations/sound"
 # A word of the annotation that the published labels do not have; neither its onset nor its end is used there.
 PIPPI_LEFT_OUT = (("kous", 335.288),)
@@ -86,7 +87,7 @@ def neuroprobe_events(subject: int, trial: int, *, folder: Path | None = None, f
             "start_s": words["est_idx"].astype(np.int64) / NEUROPROBE_SFREQ,
             "start": words["start"],
             "end": words["end"],
-            "text": words["full_word"].astype(str) if "full_word" in words else "",
+            "text": words["full_word"].fillna("").astype(str) if "full_word" in words else "",
             "original_index": words["original_index"].astype(np.int64),
             "est_idx": words["est_idx"].astype(np.int64),
             "est_end_idx": words["est_end_idx"].astype(np.int64),
@@ -113,12 +114,24 @@ def _timing(root: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
         raise FileNotFoundError(
             f"{root} has no {name}.csv (or .csv.gz) in braintreebank_features_time_alignment/, time_alignment/ or itself"
         )
-    table = pd.read_csv(found)
+    table = read_events(found)
     if missing := [c for c in columns if c not in table]:
         raise ValueError(f"{found} lacks the columns {', '.join(missing)}; it has {', '.join(table.columns)}")
     if table[list(columns)].isna().any().any():
         row = int(np.flatnonzero(table[list(columns)].isna().any(axis=1))[0])
         raise ValueError(f"{found}, row {row + 2}: a value is missing in {', '.join(columns)}")
+    return table
+
+
+def read_events(file: Path) -> pd.DataFrame:
+    """A CSV of words in which "null", "nan", "None", "NA" and "n/a" are words like others: only an empty cell of a text column is missing.
+
+    A column is text if it is called so (`TEXT`) or has a cell that is no number; in columns of numbers these words mean a missing value.
+    """
+    table, raw = pd.read_csv(file), pd.read_csv(file, dtype=str, keep_default_na=False)
+    for name in table:
+        if name in TEXT or not (pd.api.types.is_numeric_dtype(table[name]) or pd.api.types.is_bool_dtype(table[name])):
+            table[name] = raw[name].astype(object).where(raw[name] != "", np.nan)
     return table
 
 
@@ -146,7 +159,8 @@ def _with_features(table: pd.DataFrame, features: Path, film: str) -> pd.DataFra
         file = file / "transcripts" / film / "features.csv"
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist: it is in transcripts.zip of braintreebank.dev")
-    extra = pd.read_csv(file, index_col=0)
+    extra = read_events(file)
+    extra = extra.set_index(extra.columns[0])
     if absent := sorted(set(table["original_index"]) - set(extra.index)):
         raise ValueError(f"{file} lacks {len(absent)} of {len(table)} words of the timing table (first: original_index {absent[0]})")
     for column in extra.columns:

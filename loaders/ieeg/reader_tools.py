@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from decodehub.core.files import file_state
 
 from ..things_eeg2.bids import missing_content
 from .recording import Recording
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 REGIONS_FILE = "regions.csv"  # optional, in the root of a data set: recording_id, channel, destrieux
 UNKNOWN = "unknown"
 _EXTRA = "pip install 'decodehub[ieeg]'"
+
+
+# Of no consequence for samples, or in `path`, whose state counts.
+_NOT_SIGNAL = {"path", "_file", "_pid", "lip", "regions"}
 
 
 @dataclass(eq=False)
@@ -51,6 +57,10 @@ class H5Recording(Recording):
     def _read(self, start: int, stop: int) -> np.ndarray:
         raw = self._stored(self.first + start, self.first + stop).astype(np.float64)
         return raw * (self.factor if np.ndim(self.factor) == 0 else np.asarray(self.factor)[:, None]) + self.offset
+
+    def source(self) -> list[Any]:
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_SIGNAL}
+        return [file_state(self.path), {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in own.items()}]
 
     def _stored(self, start: int, stop: int) -> np.ndarray:
         """(C, stop - start) values as they are in the file."""

@@ -43,18 +43,22 @@ def open_byd(root: Path, recording_id: str) -> H5MatrixRecording:
             raise ValueError(f"{path} has no {SERIES}/data: this session has no macro-electrode recording")
         series = f[SERIES]
         data = series["data"]
+        if "electrodes" not in series:
+            raise ValueError(f"{path}: {SERIES} has no electrodes, so its columns have no names")
         origin, rate = _clock(series, path)
         rows = np.asarray(series["electrodes"][:], dtype=int)
         if len(rows) != data.shape[1]:
             raise ValueError(f"{path}: {SERIES}/data has {data.shape[1]} channels and {len(rows)} electrodes")
-        table = f[ELECTRODES]
+        table = f.get(ELECTRODES, {})
+        if missing := [name for name in ("origchannel_name", "x", "y", "z") if name not in table]:
+            raise ValueError(f"{path}: {ELECTRODES} lacks the columns {', '.join(missing)}; it has {', '.join(table) or 'none'}")
         names = np.array(text(table["origchannel_name"][:]))[rows]
         columns = np.array([i for i, name in enumerate(names) if name[1:4] in REGIONS], dtype=int)
         if not len(columns):
             raise ValueError(f"{path}: none of its {len(names)} macro channels is in {', '.join(REGIONS)} (letters 2 to 4 of the name)")
         xyz = np.stack([np.asarray(table[axis][:], dtype=np.float64)[rows] for axis in "xyz"], axis=1)[columns]
         factor = _factor(series, path, columns)
-        offset = float(data.attrs.get("offset", 0.0)) * microvolt_factor(text(data.attrs["unit"])[0], str(path))
+        offset = float(data.attrs.get("offset", 0.0)) * _unit_factor(data, path)
         begin, end = _film(f, path)
         n = data.shape[0]
     first = max(0, int(np.ceil((begin - MARGIN_S - origin) * rate - 1e-6)))
@@ -87,11 +91,15 @@ def _clock(series: object, path: Path) -> tuple[float, float]:
     """Time of the first sample on the film's clock, and the sampling rate in Hz.
 
     Raises:
-        ValueError: time stamps that no constant rate explains to half a sample.
+        ValueError: neither rate nor time stamps, or time stamps that no constant rate explains to half a sample.
     """
     if "starting_time" in series:  # type: ignore[operator]
         start = series["starting_time"]  # type: ignore[index]
+        if "rate" not in start.attrs:
+            raise ValueError(f"{path}: {SERIES}/starting_time has no attribute rate, so its samples have no time")
         return float(start[()]) - LEAD_S, float(start.attrs["rate"])
+    if "timestamps" not in series:  # type: ignore[operator]
+        raise ValueError(f"{path}: {SERIES} has neither starting_time with its rate nor timestamps, so its samples have no time")
     stamps = np.asarray(series["timestamps"][:], dtype=np.float64)  # type: ignore[index]
     rate = float(np.round((len(stamps) - 1) / (stamps[-1] - stamps[0]), 3))
     off = np.abs(stamps - stamps[0] - np.arange(len(stamps)) / rate).max() * rate
@@ -100,10 +108,17 @@ def _clock(series: object, path: Path) -> tuple[float, float]:
     return float(stamps[0]) - LEAD_S, rate
 
 
+def _unit_factor(data: object, path: Path) -> float:
+    attributes = data.attrs  # type: ignore[attr-defined]
+    if "unit" not in attributes:
+        raise ValueError(f"{path}: {SERIES}/data has no attribute unit, so its values have no scale")
+    return microvolt_factor(text(attributes["unit"])[0], str(path))
+
+
 def _factor(series: object, path: Path, columns: np.ndarray) -> float | np.ndarray:
     """Stored value to microvolts: NWB's unit, its conversion and, where there is one, each channel's own conversion."""
     data = series["data"]  # type: ignore[index]
-    factor = float(data.attrs.get("conversion", 1.0)) * microvolt_factor(text(data.attrs["unit"])[0], str(path))
+    factor = float(data.attrs.get("conversion", 1.0)) * _unit_factor(data, path)
     if "channel_conversion" in series:  # type: ignore[operator]
         return factor * np.asarray(series["channel_conversion"][:], dtype=np.float64)[columns]  # type: ignore[index]
     return factor
@@ -114,6 +129,8 @@ def _film(file: object, path: Path) -> tuple[float, float]:
     if TRIALS not in file or "stim_phase" not in file[TRIALS]:  # type: ignore[operator, index]
         raise ValueError(f"{path} has no {TRIALS}/stim_phase")
     trials = file[TRIALS]  # type: ignore[index]
+    if missing := [name for name in ("start_time", "stop_time") if name not in trials]:
+        raise ValueError(f"{path}: {TRIALS} lacks the columns {', '.join(missing)}")
     rows = [i for i, phase in enumerate(text(trials["stim_phase"][:])) if phase == "encoding"]
     if not rows:
         raise ValueError(f"{path}: no row of {TRIALS} has the stim_phase encoding")

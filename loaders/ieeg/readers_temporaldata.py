@@ -43,6 +43,8 @@ def open_temporaldata(path: Path, dataset: str) -> H5MatrixRecording:
         if "seeg_data/data" not in f or "channels/name" not in f:
             raise ValueError(f"{path} has no seeg_data/data and channels/name; it has {', '.join(f)}")
         series, channels = f["seeg_data"], f["channels"]
+        if "sampling_rate" not in series.attrs or "domain/start" not in series:
+            raise ValueError(f"{path}: seeg_data has no attribute sampling_rate or no domain/start, so its samples have no time")
         names = text(channels["name"][:])
         shape = series["data"].shape
         if len(shape) != 2 or shape[1] != len(names):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+
+from decodehub.core.files import sha256_bytes
 
 DATASETS = ("neuroprobev2", "kelesbyd2024", "berezutskayapippi2022")  # canonical ids, in the order in which iMINDBench shows them
 UNIT = "uV"
 TO_MICROVOLT = {"V": 1e6, "mV": 1e3, "uV": 1.0, "µV": 1.0, "μV": 1.0, "nV": 1e-3}
+NO_UNIT = ("", "n/a")
 SNAP = 1e-9  # samples: a time this near to a sample is that sample, so that 0.1 + 0.2 s does not move a window by one
 MAX_READ_BYTES = 1 << 33  # guards against reading a whole recording by mistake
 
@@ -104,6 +107,13 @@ class Recording:
     def _read(self, start: int, stop: int) -> np.ndarray:
         raise NotImplementedError
 
+    def source(self) -> list[Any]:
+        """What the signals come from, as JSON values that differ once any sample may: for keys of what is made of them.
+
+        The state of the files for recordings on disk, the parameters of simulated ones, the content of those in memory.
+        """
+        raise NotImplementedError
+
     def window_bounds(self, start_s: float, window_s: float = 1.0, policy: WindowPolicy = "ceil") -> tuple[int, int]:
         """First sample and end of the window that begins at `start_s` on the clock of the labels; see `window_bounds`."""
         return window_bounds(start_s - self.start_s, self.sfreq, window_s, policy)
@@ -140,6 +150,10 @@ class _Picked(Recording):
         assert self.parent is not None and self.rows is not None
         return self.parent.read(start, stop)[self.rows]
 
+    def source(self) -> list[Any]:
+        assert self.parent is not None and self.rows is not None
+        return [self.parent.source(), self.rows.tolist()]
+
 
 @dataclass(eq=False)
 class ArrayRecording(Recording):
@@ -160,6 +174,9 @@ class ArrayRecording(Recording):
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         return self.data[:, start:stop]
+
+    def source(self) -> list[Any]:
+        return [str(self.data.dtype), sha256_bytes(np.ascontiguousarray(self.data).tobytes())]
 
 
 def to_array(recording: Recording) -> ArrayRecording:

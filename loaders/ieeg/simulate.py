@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import asdict, astuple, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfftfreq
+
+from decodehub.core.files import sha256_bytes
 
 from .labels import EventTable, LabelTable, Rule, get_rule, label_table, strict_percentile
 from .recording import DATASETS, Recording
@@ -162,6 +164,11 @@ class SimulatedRecording(Recording):
         if self._data is None:
             self._data = _signals(self)
         return self._data[:, start:stop]
+
+    def source(self) -> list[Any]:
+        words, pauses = (table.to_csv(index=False) for table in (self.events.words, self.events.pauses))
+        drawn = sha256_bytes(f"{words}\n{pauses}".encode())
+        return ["simulated", self.seed, [list(astuple(effect)) for effect in self.effects], asdict(self.settings), drawn]
 
     def labels(self, task: str) -> LabelTable:
         """The label table of a task by its real rule."""

@@ -189,3 +189,24 @@ def test_a_recording_of_a_download_is_opened_by_unit(tmp_path: Path) -> None:
     (tmp_path / "kelesbyd2024").mkdir()
     with pytest.raises(FileNotFoundError, match=r"sub-CS41_ses-P41CSR1"):
         open_recording(tmp_path, "kelesbyd2024", "sub41_sess1")
+
+
+def test_a_prepared_recording_alone_gives_its_labels_and_folds(tmp_path: Path) -> None:
+    import h5py
+
+    from decodehub.hub_datasets.imindbench.data import unit_folds
+    from decodehub.hub_datasets.imindbench.vocabulary import find_session
+
+    recording_id = find_session("kelesbyd2024", "sub41_sess1").recording_id
+    path = tmp_path / "kelesbyd2024" / "processed" / f"{recording_id}.h5"
+    path.parent.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"speech_binary_labels\.csv does not exist"):
+        unit_folds(tmp_path, "kelesbyd2024", "sub41_sess1", "speech", recording_id)
+    with h5py.File(path, "w") as f:
+        for fold, first in ((0, 0.0), (1, 20.0)):
+            for k, part in enumerate(("train", "val", "test")):
+                group = f.create_group(f"splits/full$binary$within_session$speech$fold{fold}${part}")
+                group["start"], group["end"] = first + 4 * k + np.arange(4.0), first + 4 * k + np.arange(4.0) + 1
+                group["label"] = np.arange(4) % 2
+    table, folds = unit_folds(tmp_path, "kelesbyd2024", "sub41_sess1", "speech", recording_id)
+    assert [table.start_s[fold.test].tolist() for fold in folds] == [[8, 9, 10, 11], [28, 29, 30, 31]]

@@ -125,6 +125,7 @@ class TestPreparedFolder:
 
     def test_arrays_that_changed_since_are_refused(self, tmp_path: Path) -> None:
         save_epochs(tmp_path / "p", simulate_sample(counts=SMALL, seed=7), source="recordings")  # type: ignore[arg-type]
+        load_dataset("things-eeg2", "train", data_dir=str(tmp_path / "p"))  # now in the cache, which must not answer
         with (tmp_path / "p/sub-01/train.npy").open("rb+") as f:
             f.seek(4096)
             f.write(b"\x00\x00\x80\x3f")

@@ -328,3 +328,14 @@ class TestAudit:
 
 def test_every_task_has_a_rule_and_a_file_name() -> None:
     assert len(TASKS) == 15 and labels_csv_name("onset") == "onset_binary_labels.csv"
+
+
+@pytest.mark.parametrize("word", ["null", "nan", "None", "NA", "n/a", "NULL"])
+def test_words_that_look_like_missing_values_are_words(word: str, tmp_path: Path) -> None:
+    from decodehub.loaders.ieeg.events import read_events
+
+    (tmp_path / "w.csv").write_text(f"index,full_word,label,pitch\n0,{word},{word},1.5\n1,the,x,nan\n2,,,2.5\n")
+    table = read_events(tmp_path / "w.csv")
+    assert table["full_word"].tolist()[:2] == [word, "the"] and table["label"].tolist()[:2] == [word, "x"]
+    assert table["full_word"].isna().tolist() == [False, False, True] and table["pitch"].isna().tolist() == [False, True, False]
+    assert table["index"].dtype.kind == "i"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
+import time
 import warnings
 from datetime import datetime, timezone
 from pathlib import Path
@@ -147,6 +149,42 @@ class TestBYD:
         (tmp_path / "regions.csv").write_text(f"recording_id,channel,destrieux\n{self.ID},RHIP1,G_hip\nother,LAMY1,G_no\n")
         assert open_recording(tmp_path, "kelesbyd2024", self.ID).regions == ("unknown", "unknown", "G_hip", "unknown")
 
+    @pytest.mark.parametrize(
+        ("gone", "message"),
+        [
+            ("rate", "starting_time has no attribute rate"),
+            ("starting_time", "has neither starting_time with its rate nor timestamps"),
+            ("unit", "has no attribute unit"),
+            ("origchannel_name", "lacks the columns origchannel_name"),
+            ("electrodes", "has no electrodes"),
+        ],
+    )
+    def test_a_file_without_something_needed_says_what(self, gone: str, message: str, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        with h5py.File(tmp_path / f"sub-CS41/{self.ID}_behavior+ecephys.nwb", "r+") as f:
+            series = f["processing/ecephys/LFP_macro/ElectricalSeries"]
+            if gone == "rate":
+                del series["starting_time"].attrs["rate"]
+            elif gone == "unit":
+                del series["data"].attrs["unit"]
+            elif gone == "origchannel_name":
+                del f["general/extracellular_ephys/electrodes/origchannel_name"]
+            else:
+                del series[gone]
+        with pytest.raises(ValueError, match=rf"{self.ID}.*{message}"):
+            open_recording(tmp_path, "kelesbyd2024", self.ID)
+
+    def test_a_repaired_file_is_another_source(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        path = tmp_path / f"sub-CS41/{self.ID}_behavior+ecephys.nwb"
+        before, stat = open_recording(tmp_path, "kelesbyd2024", self.ID).source(), path.stat()
+        assert open_recording(tmp_path, "kelesbyd2024", self.ID).source() == before and json.dumps(before)
+        time.sleep(0.02)
+        with h5py.File(path, "r+") as f:
+            f["processing/ecephys/LFP_macro/ElectricalSeries/data"][15_000:16_000] = 0
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as a tool that keeps times would leave it
+        assert open_recording(tmp_path, "kelesbyd2024", self.ID).source() != before
+
     def test_missing_and_bad_files_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match="DANDI:000623"):
             open_recording(tmp_path, "kelesbyd2024", self.ID)
@@ -192,6 +230,55 @@ class TestPippi:
         assert recording.lip is not None
         assert recording.lip[recording.ch_names.index("AR1")] == pytest.approx(lip_of_acpc([[22.420, 23.640, -31.740]])[0])
         assert np.array_equal(pickle.loads(pickle.dumps(recording)).read(0, 5), recording.read(0, 5))  # noqa: S301
+
+    @pytest.mark.parametrize(
+        ("header", "listed", "scale"),
+        [("µV", "µV", 1), ("mV", "µV", 1000), ("n/a", "µV", 1), ("n/a", "mV", 1000), ("", "mV", 1000), ("", "n/a", 1), ("", "V", 1e6)],
+    )
+    def test_the_unit_is_that_of_the_header_or_else_of_the_channels_table(
+        self, header: str, listed: str, scale: float, tmp_path: Path, shared: Path
+    ) -> None:
+        folder = self.sidecars(tmp_path, shared)
+        data = self.write_signals(folder)
+        self.with_units(folder, header, listed)
+        recording = open_recording(tmp_path, "berezutskayapippi2022", self.ID)
+        rows = [self.names.index(name) for name in recording.ch_names]
+        assert np.allclose(recording.read(0, 50), data[rows, 1025:1075] * 1e6 * scale, atol=0.01 * scale)
+
+    @pytest.mark.parametrize(("header", "listed", "message"), [("n/a", "n/a", "so its values have no scale"), ("", "C", "'C' is none of")])
+    def test_values_without_a_unit_are_refused(self, header: str, listed: str, message: str, tmp_path: Path, shared: Path) -> None:
+        folder = self.sidecars(tmp_path, shared)
+        self.write_signals(folder)
+        self.with_units(folder, header, listed)
+        with pytest.raises(ValueError, match=message):
+            open_recording(tmp_path, "berezutskayapippi2022", self.ID)
+
+    def with_units(self, folder: Path, header: str, listed: str) -> None:
+        for path, old, new in ((folder / f"{self.ID}_ieeg.vhdr", ",µV", f",{header}"), (folder / f"{self.ID}_channels.tsv", "µV", listed)):
+            text = path.read_text(encoding="utf-8")
+            assert old in text
+            path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def test_what_bids_allows_is_read(self, tmp_path: Path, shared: Path) -> None:
+        """No mains frequency, no status column, electrodes without coordinates in whatever spelling."""
+        folder = self.sidecars(tmp_path, shared)
+        self.write_signals(folder)
+        sidecar = folder / f"{self.ID}_ieeg.json"
+        sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"PowerLineFrequency": "n/a"}))
+        channels = folder / f"{self.ID}_channels.tsv"
+        channels.write_text(channels.read_text(encoding="utf-8").replace("\tstatus\t", "\tremark\t", 1), encoding="utf-8")
+        electrodes = folder / "sub-01_ses-iemu_acq-clinical_electrodes.tsv"
+        rows = [line.split("\t") for line in electrodes.read_text().splitlines()]
+        for row, value in ((rows[1], "N/A"), (rows[2], "")):
+            row[1] = value
+        electrodes.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+        recording = open_recording(tmp_path, "berezutskayapippi2022", self.ID)
+        assert recording.line_freq == 50 and len(recording.ch_names) == 103
+        assert recording.lip is not None
+        assert all(np.isnan(recording.lip[recording.ch_names.index(row[0])]).all() for row in rows[1:3])
+        sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"PowerLineFrequency": "fifty"}))
+        with pytest.raises(ValueError, match="PowerLineFrequency is 'fifty', expected a number or n/a"):
+            open_recording(tmp_path, "berezutskayapippi2022", self.ID)
 
     def test_a_rate_that_differs_from_the_sidecar_is_refused(self, tmp_path: Path, shared: Path) -> None:
         self.write_signals(self.sidecars(tmp_path, shared), sfreq=512)

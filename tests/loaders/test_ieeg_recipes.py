@@ -251,6 +251,14 @@ class TestWindows:
         assert isinstance(on_disk.values, np.memmap) and not list(tmp_path.iterdir())  # it has no name, so no other job can meet it
         np.testing.assert_array_equal(on_disk.values, in_memory.values)
 
+    @pytest.mark.parametrize("sfreq", [1000.001, 999.999, 2047.999, 2048.02])
+    def test_a_clock_that_is_off_by_millionths_gives_the_bins_of_its_rate(self, sfreq: float) -> None:
+        nominal = stft_plan(round(sfreq), float(round(sfreq)))
+        plan = stft_plan(round(sfreq), sfreq)
+        np.testing.assert_array_equal(plan.frequencies, nominal.frequencies)
+        assert len(plan.frequencies) == 75 and plan[:3] == nominal[:3]
+        assert resample(np.zeros((1, round(sfreq)), dtype=np.float32), sfreq, 500.0).shape[-1] == 500
+
     def test_a_full_disk_is_said_before_anything_is_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(handle: int, offset: int, size: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from decodehub.hub_datasets.imindbench import data
 from decodehub.loaders import session_features
 from decodehub.loaders.ieeg.labels import LabelTable
 from decodehub.loaders.ieeg.recording import ArrayRecording, Recording
@@ -65,7 +66,7 @@ def recording(dataset: str, session: str, scale: float = 1.0) -> Recording:
 def install() -> None:
     """Have the sweep read this world."""
     _imind_run.open_recording = lambda folder, dataset, session: recording(dataset, session)  # type: ignore[assignment]
-    _imind_run.unit_labels = lambda folder, dataset, session, task: labels(dataset, session, task)  # type: ignore[assignment]
+    data.unit_labels = lambda folder, dataset, session, task: labels(dataset, session, task)  # type: ignore[assignment]
 
 
 def run(out: Path, model: str, rank: int = 0, world: int = 1, fractions: str = "1") -> SweepReport:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from decodehub.cli import app
 from decodehub.core.records import ModelInfo, read_record
 from decodehub.loaders.ieeg.recording import with_data
+from decodehub.loaders.ieeg.splits import make_folds
 from decodehub.loaders.recipes import recipe_from
 from decodehub.metrics.imindbench.predictions import load, load_fits, save, score_cells
 from decodehub.runs.ieeg import sweep as _imind_run
@@ -29,6 +30,7 @@ _spec.loader.exec_module(imind_world)
 RECIPE, grid, labels, recording = imind_world.RECIPE, imind_world.grid, imind_world.labels, imind_world.recording
 
 NOWHERE = Path("nowhere")
+LABELS = "decodehub.hub_datasets.imindbench.data.unit_labels"
 OWN_MODEL = """
 import numpy as np
 import time
@@ -49,7 +51,7 @@ def predict_proba(x):
 @pytest.fixture(autouse=True)
 def world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_imind_run, "open_recording", lambda folder, dataset, session: recording(dataset, session))
-    monkeypatch.setattr(_imind_run, "unit_labels", lambda folder, dataset, session, task: labels(dataset, session, task))
+    monkeypatch.setattr(LABELS, lambda folder, dataset, session, task: labels(dataset, session, task))
 
 
 def start(out: Path, model: Path, fractions: str) -> multiprocessing.Process:
@@ -90,7 +92,7 @@ class TestSweep:
             rng = np.random.default_rng(imind_world.TASKS.index(task))
             return type(table)(dataset, task, table.start_s, rng.permutation(table.label))
 
-        monkeypatch.setattr(_imind_run, "unit_labels", permuted)
+        monkeypatch.setattr(LABELS, permuted)
         cells = score_cells(collect(run(tmp_path).files, "logistic-converged", grid().units), grid())
         assert abs(np.nanmean(cells.auc) - 0.5) < 3 * 0.16 / np.sqrt(np.isfinite(cells.auc).sum())
 
@@ -98,7 +100,7 @@ class TestSweep:
         """Signal outside of the training and validation windows of fold 0 is replaced: fit, and so validation predictions, stay the same."""
         unit = grid().units[:1]
         table = labels(unit[0].dataset, unit[0].subject_session, "speech")
-        fold = _imind_run.make_folds(unit[0].dataset, recording(unit[0].dataset, unit[0].subject_session).recording_id, "speech", table)[0]
+        fold = make_folds(unit[0].dataset, recording(unit[0].dataset, unit[0].subject_session).recording_id, "speech", table)[0]
         before = load(run(tmp_path / "a", units=unit).files[0].path)
         original = recording(unit[0].dataset, unit[0].subject_session)
         data = np.full_like(original.data, 1e3)
@@ -139,7 +141,7 @@ class TestSweep:
                 raise FileNotFoundError("pitch_binary_labels.csv does not exist")
             return labels(dataset, session, task)
 
-        monkeypatch.setattr(_imind_run, "unit_labels", lacking)
+        monkeypatch.setattr(LABELS, lacking)
         found = run(tmp_path)
         assert len(found.job.made) == 6 and len(found.job.failed) == 3
         assert all("pitch_binary_labels.csv" in error for error in found.job.failed.values())
@@ -188,6 +190,15 @@ class TestRestart:
         with monkeypatch.context() as changed:
             changed.setattr(_imind_run, "open_recording", lambda f, d, s: recording(d, s, scale=2.0 if s == "sub41_sess1" else 1.0))
             assert len(run(tmp_path).job.made) == 3
+
+    def test_a_signal_that_changed_in_one_second_anywhere_is_run_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run(tmp_path)
+        original = recording("kelesbyd2024", "sub41_sess1")
+        data = original.data.copy()
+        data[1, 10 * imind_world.SFREQ : 11 * imind_world.SFREQ] = 0.0  # not its first, middle or last second
+        repaired = with_data(original, data)
+        monkeypatch.setattr(_imind_run, "open_recording", lambda f, d, s: repaired if s == "sub41_sess1" else recording(d, s))
+        assert len(run(tmp_path, units=[u for u in grid().units if u.subject_session == "sub41_sess1"]).job.made) == 3
 
     def test_a_smaller_set_of_subjects_reuses_its_own_and_gives_their_table_alone(self, tmp_path: Path) -> None:
         run(tmp_path)

@@ -30,7 +30,9 @@ _spec.loader.exec_module(world)
 @pytest.fixture(autouse=True)
 def small_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_imind_run, "open_recording", lambda folder, dataset, session: world.recording(dataset, session))
-    monkeypatch.setattr(_imind_run, "unit_labels", lambda folder, dataset, session, task: world.labels(dataset, session, task))
+    monkeypatch.setattr(
+        "decodehub.hub_datasets.imindbench.data.unit_labels", lambda folder, dataset, session, task: world.labels(dataset, session, task)
+    )
     monkeypatch.setattr(imind, "data_and_grid", lambda data_dir: (Path("nowhere"), world.grid()))
     monkeypatch.setattr(imind, "read_recipe", lambda name: recipe_from(world.RECIPE))
 

@@ -15,10 +15,10 @@ from tqdm import tqdm
 from decodehub.core.code import code_hash
 from decodehub.core.files import sha256_bytes, sha256_file, sha256_json
 from decodehub.core.jobs import Report, run_job
-from decodehub.hub_datasets.imindbench.data import open_recording, unit_labels
+from decodehub.hub_datasets.imindbench.data import open_recording, unit_folds
 from decodehub.loaders.ieeg.labels import LabelTable
 from decodehub.loaders.ieeg.recording import Recording
-from decodehub.loaders.ieeg.splits import Fold, make_folds
+from decodehub.loaders.ieeg.splits import Fold
 from decodehub.loaders.recipes import Recipe
 from decodehub.loaders.session_features import Features, Windows, distinct_windows, extract, fit_normaliser
 from decodehub.metrics.imindbench.grid import Unit
@@ -185,9 +185,7 @@ def run_code() -> str:
 
 
 def fingerprint(recording: Recording) -> str:
-    """Hash of what a recording is: names, rates, and one second of signal from its start, middle and end."""
-    n = min(round(recording.sfreq), recording.n_samples)
-    starts = (0, (recording.n_samples - n) // 2, recording.n_samples - n)
+    """Hash of what a recording is: names, rates, and where its signals come from (`Recording.source`)."""
     head = [
         recording.dataset,
         recording.recording_id,
@@ -198,7 +196,7 @@ def fingerprint(recording: Recording) -> str:
         float(recording.start_s),
         recording.simulated,
     ]
-    return sha256_json([head, [sha256_bytes(recording.read(s, s + n).tobytes()) for s in starts]])
+    return sha256_json([head, recording.source()])
 
 
 # ---------------------------------------------------------------------------------------------------------------------------- one unit
@@ -209,9 +207,8 @@ def _open(data_folder: Path, units: Sequence[Unit]) -> _Session:
     session = _Session(recording, {}, {}, {})
     for unit in units:
         try:
-            table = unit_labels(data_folder, unit.dataset, unit.subject_session, unit.task)
-            session.folds[unit.task] = make_folds(recording.dataset, recording.recording_id, unit.task, table)
-            session.tables[unit.task] = table
+            table, folds = unit_folds(data_folder, unit.dataset, unit.subject_session, unit.task, recording.recording_id)
+            session.tables[unit.task], session.folds[unit.task] = table, folds
         except Exception as error:  # the other tasks of the session go on
             session.errors[unit.task] = f"{type(error).__name__}: {error}"
     return session
