@@ -1,12 +1,11 @@
-"""Training throughput of the EEG-to-image retrieval models at their published sizes, and several seeds batched against in turn.
+"""Training throughput of the EEG-to-image retrieval models at their published sizes.
 
     python benchmarks/retrieval_training.py                          # all models: some minutes with a GPU, an hour on two cores
     python benchmarks/retrieval_training.py --models ubp --quick     # a quick look
     python benchmarks/retrieval_training.py --device cuda --batch 1024
 
-Each number is the time of whole epochs of ``train`` or ``train_seeds`` on random data, everything in them: gathering batches, dropout, loss,
-optimiser, blur labels. The first epoch, which warms up, and checkpoints are left out. In turn, S seeds take S times what one takes; both
-ways alternate, so that a slow spell of the machine meets both, and medians over the repeats are given with the smallest and largest.
+Each number is the time of whole epochs of ``train`` on random data, everything in them: gathering batches, dropout, loss, optimiser, blur
+labels. The first epoch, which warms up, and checkpoints are left out; medians over the repeats are given with the smallest and largest.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import torch
 from transformers.utils import logging
 
 from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS, EEGRetrievalModel
-from decodehub.runs.retrieval.batched import BATCHED, NOT_BATCHED, train_seeds
 from decodehub.runs.retrieval.training import settings_for, train
 
 
@@ -43,10 +41,9 @@ def random_data(name: str, n: int) -> dict[str, Any]:
     return {"eeg": eeg, "targets": targets, "concepts": np.arange(n) % 100, "subject": 1}
 
 
-def epoch_time(stamps: list[float], seeds: int) -> float:
-    """Seconds an epoch of all seeds, without the first."""
-    ends = stamps[seeds - 1 :: seeds]
-    return (ends[-1] - ends[0]) / (len(ends) - 1)
+def epoch_time(stamps: list[float]) -> float:
+    """Seconds an epoch, without the first."""
+    return (stamps[-1] - stamps[0]) / (len(stamps) - 1)
 
 
 def one(name: str, options: argparse.Namespace, data: dict[str, Any], settings: Any) -> float:
@@ -62,24 +59,7 @@ def one(name: str, options: argparse.Namespace, data: dict[str, Any], settings: 
             checkpoint_every=10**6,
             on_epoch=lambda epoch, loss: stamps.append(_now(options.device)),
         )
-    return epoch_time(stamps[:-1], 1)  # the last epoch has a checkpoint
-
-
-def batched(name: str, options: argparse.Namespace, data: dict[str, Any], settings: Any) -> float:
-    stamps: list[float] = []
-    seeds = range(options.seeds)
-    with tempfile.TemporaryDirectory() as out:
-        train_seeds(
-            [make(name, seed, options.device) for seed in seeds],
-            **data,
-            settings=settings,
-            seeds=seeds,
-            outs=[Path(out) / str(seed) for seed in seeds],
-            progress=False,
-            checkpoint_every=10**6,
-            on_epoch=lambda seed, epoch, loss: stamps.append(_now(options.device)),
-        )
-    return epoch_time(stamps[: -options.seeds], options.seeds)
+    return epoch_time(stamps[:-1])  # the last epoch has a checkpoint
 
 
 def _now(device: str) -> float:
@@ -101,31 +81,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="steps an epoch")
     parser.add_argument("--epochs", type=int, default=2, help="epochs that count, of each repeat")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--quick", action="store_true", help="batches of 64, one epoch of one step, one repeat, 3 seeds")
+    parser.add_argument("--quick", action="store_true", help="batches of 64, one epoch of one step, one repeat")
     options = parser.parse_args()
     if options.quick:
-        options.batch, options.steps, options.epochs, options.repeats, options.seeds = 64, 1, 1, 1, 3
+        options.batch, options.steps, options.epochs, options.repeats = 64, 1, 1, 1
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
-    print(f"{options.device}, {options.threads} threads, torch {torch.__version__}; batches of {options.batch}, {options.seeds} seeds")
-    print(f"{'model':12} {'one run, or in turn':>24} {'batched':>24}   {'batched / in turn'}   (pairs/s of all seeds together)")
+    print(f"{options.device}, {options.threads} threads, torch {torch.__version__}; batches of {options.batch}; pairs/s")
     for name in options.models:
         n = options.batch * options.steps
         data = random_data(name, n)
         settings = settings_for(name, epochs=options.epochs + 2, batch_size=options.batch, patience=0)
-        times: list[tuple[float, float]] = []
-        for _ in range(options.repeats):
-            alone = one(name, options, data, settings)
-            times.append((alone, batched(name, options, data, settings) if name in BATCHED else float("nan")))
-        row = f"{name:12} {_spread([n / a for a, _ in times], ',.0f'):>24}"
-        if name in BATCHED:
-            together = [options.seeds * n / b for _, b in times]
-            ratios = [options.seeds * a / b for a, b in times]
-            print(f"{row} {_spread(together, ',.0f'):>24}   {_spread(ratios, '.2f')}", flush=True)
-        else:
-            print(f"{row}   not batched: {NOT_BATCHED[name]}", flush=True)
+        times = [one(name, options, data, settings) for _ in range(options.repeats)]
+        print(f"{name:12} {_spread([n / seconds for seconds in times], ',.0f'):>24}", flush=True)
 
 
 if __name__ == "__main__":

@@ -265,9 +265,6 @@ def study(
     lr: Annotated[float | None, typer.Option(help="Learning rate of every model; by default that of the paper.")] = None,
     settings: Annotated[Path | None, typer.Option(help="YAML: training settings by model, e.g. {nice: {epochs: 50}}.")] = None,
     hard_negatives: Annotated[int, typer.Option(min=0, help="Edits of each training image that join the softmax.")] = 0,
-    batch_seeds: Annotated[
-        str, typer.Option(help="Seeds of a model and subject as one batched model: auto (on accelerators, where exact), yes or no.")
-    ] = "auto",
     precision: Annotated[str, typer.Option(help="Of the exported embeddings: float32 or float16.")] = "float32",
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Train nothing: records, tables and figures of what is there.")
@@ -315,7 +312,6 @@ def study(
         source=source,
         settings=chosen,
         precision=precision,
-        batch_seeds=batch_seeds,
     )
     state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
     if not report_only:

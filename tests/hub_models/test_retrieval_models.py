@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import subprocess
@@ -496,32 +495,6 @@ def test_learns_pairs_and_finds_images_that_it_never_saw(name: str) -> None:
     assert _top1(model, mismatched) < 0.15
     if model.config.to_dict().get("logit_scale_trainable"):
         assert float(model.logit_scale.detach()) != pytest.approx(model.config.logit_scale_init, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_seeds_can_be_trained_as_one_batched_model(name: str) -> None:
-    """Losses and gradients of two seeds under ``torch.func`` are those of the two models one by one (dropout off: its draws differ)."""
-    models = [tiny(name, seed=s).train() for s in (1, 2)]
-    for model in models:
-        for layer in model.modules():
-            if isinstance(layer, nn.Dropout):
-                layer.p = 0.0
-    parameters, buffers = torch.func.stack_module_state(models)  # type: ignore[arg-type]
-    base, inputs = copy.deepcopy(models[0]), _pairs(models[0], 12, seed=10)
-
-    def loss(p: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(base, (p, b), kwargs=inputs | {"return_loss": True}).loss
-
-    gradients, losses = torch.func.vmap(torch.func.grad_and_value(loss), randomness="different")(parameters, buffers)
-    for i, model in enumerate(models):
-        alone = model(**inputs, return_loss=True).loss
-        alone.backward()
-        assert float(losses[i]) == pytest.approx(float(alone.detach()), rel=1e-4)
-        # Relative to the largest gradient of the model: a bias in front of a BatchNorm has none but rounding.
-        largest = max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)
-        for key, p in model.named_parameters():
-            found = torch.zeros_like(p) if p.grad is None else p.grad
-            assert float((gradients[key][i].detach() - found).abs().max()) < 1e-4 * largest, key
 
 
 def test_mb2c_trains_with_all_its_parts() -> None:

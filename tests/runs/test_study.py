@@ -192,20 +192,6 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     assert len(report.made) == 2
 
 
-def test_batched_seeds_give_what_seeds_in_turn_give(tmp_path: Path) -> None:
-    turn, batched = (plan(tmp_path / choice, ("neurobridge",), subjects=(1,), batch_seeds=choice) for choice in ("no", "yes"))
-    for study in (turn, batched):
-        assert len(run_study(study, progress=False).made) == 2
-    for name in ("sub-01_seed-0", "sub-01_seed-1"):
-        left, right = (load_file(study.out / f"runs/neurobridge/{name}.safetensors") for study in (turn, batched))
-        np.testing.assert_allclose(left["edit_scores"], right["edit_scores"], atol=1e-4)
-        about = json.loads((batched.out / f"training/neurobridge/{name}/run.json").read_text())
-        assert about["batched_seeds"] == [0, 1]
-    assert missing_runs(dataclasses.replace(turn, batch_seeds="yes")) == []
-    nice = plan(tmp_path / "nice", ("hyfi",), subjects=(1,), batch_seeds="yes")
-    assert "rounding" in next(iter(run_study(nice, progress=False).failed.values()))
-
-
 def test_scores_are_computed_from_what_is_exported(tmp_path: Path) -> None:
     study = plan(tmp_path, ("hyfi", "ridge"), subjects=(1,), seeds=(0,), precision="float16")
     assert not run_study(study, progress=False).failed

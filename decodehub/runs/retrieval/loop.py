@@ -34,7 +34,7 @@ EDITS = 1  # number of the stream of random numbers that draws edits; 0 is that 
 
 
 class Data(NamedTuple):
-    """Training data of one person, on the device; the runs of several seeds share it.
+    """Training data of one person, on the device.
 
     Attributes:
         eeg: (n, C, T). targets: by part, (n, d) or, with three blurs, (n, 3, d). concepts: (n,) int. subject: number of the person.
@@ -50,7 +50,7 @@ class Data(NamedTuple):
 
 
 def make_data(
-    eeg: np.ndarray | Tensor,
+    eeg: np.ndarray,
     targets: Mapping[str, np.ndarray],
     concepts: np.ndarray,
     subject: int,
@@ -65,8 +65,7 @@ def make_data(
 
     edits = {} if negatives is None else {name: move(array) for name, array in negatives.features.items()}
     sampler = None if negatives is None else EditSampler(negatives.negative_of, negatives.image_of, per_image)
-    epochs = eeg if isinstance(eeg, Tensor) else move(eeg)
-    return Data(epochs, {name: move(array) for name, array in targets.items()}, concepts, subject, edits, sampler)
+    return Data(move(eeg), {name: move(array) for name, array in targets.items()}, concepts, subject, edits, sampler)
 
 
 class Pairs(NamedTuple):

@@ -152,18 +152,15 @@ def contrast(
     return output if edits is None else add_edits(output, core, edits)
 
 
-def add_edits(output: Any, core: Any, edits: Mapping[str, Tensor], absent: Tensor | None = None) -> Any:
+def add_edits(output: Any, core: Any, edits: Mapping[str, Tensor]) -> Any:
     """Add edits to the loss of a forward pass: to the image term, which is all of it but for ATM, where the text has a share.
 
     Args:
         output: of the forward pass; its ``loss`` is replaced.
         core: the model.
         edits: features (k, d) by part.
-        absent: (k,) bool, True for rows of `edits` that only fill up.
     """
     logits = core.get_logits(output.eeg_embeds, core.get_image_features(edits))
-    if absent is not None:
-        logits = logits.masked_fill(absent, -torch.inf)
     share = 1 - getattr(core.config, "text_weight", 0.0)
     output.loss = output.loss + share * hard_negative_term(output.logits_per_eeg, logits)
     return output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,11 +120,9 @@ def settings_record(settings: TrainingSettings) -> dict[str, Any]:
     return record if settings.hard_negatives else {name: value for name, value in record.items() if name != "hard_negatives"}
 
 
-def make_optimizer(
-    model: nn.Module, settings: TrainingSettings, parameters: Mapping[str, torch.Tensor] | None = None
-) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that are trained, or of the tensors that stand for them in `parameters`, by name."""
-    trained = {name: p if parameters is None else parameters[name] for name, p in model.named_parameters() if p.requires_grad}
+def make_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """The optimiser of all parameters that are trained."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     norms = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, (nn.LayerNorm, nn.BatchNorm2d))}
     plain = [] if settings.decay_all else [name for name in trained if name in norms or name.endswith("bias")]
     groups: list[dict[str, Any]] = [

@@ -28,7 +28,6 @@ from decodehub.core.jobs import Report, run_job, unfinished
 from decodehub.core.records import ModelInfo, ResultRecord
 from decodehub.hub_models.eeg_retrieval import (
     RETRIEVAL_MODELS,
-    EEGRetrievalModel,
     RandomProjectionConfig,
     RandomProjectionModel,
     RidgeRetrievalConfig,
@@ -40,11 +39,10 @@ from decodehub.loaders.things_eeg2.store import load_epochs, read_info, subject_
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns, make_record
 
-from .batched import batches_seeds, train_seeds
 from .embeddings import embed, read_run, run_bytes, score
 from .inputs import Inputs, make_model, measured_benchmark, negatives_of, recorded_inputs, recorded_test_eeg, simulated_inputs
 from .settings import BASELINES, TrainingSettings
-from .training import CHECKPOINT, TrainedRun, train
+from .training import CHECKPOINT, train
 from .training_images import TrainingImages
 
 VERSION = 1  # of the files of runs
@@ -155,7 +153,6 @@ class Study:
         source: EEG and image features.
         settings: by trained model.
         precision: of the exported embeddings, "float32" or "float16"; scores are computed from what is exported.
-        batch_seeds: "auto", "yes" or "no": train the seeds of a model and subject as one batched model (see `batches_seeds`).
     """
 
     out: Path
@@ -165,7 +162,6 @@ class Study:
     source: Source
     settings: Mapping[str, TrainingSettings]
     precision: str = "float32"
-    batch_seeds: str = "auto"
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.models if name not in MODELS]:
@@ -219,12 +215,11 @@ def run_study(study: Study, rank: int = 0, world: int = 1, device: torch.device 
 
 
 class _Worker:
-    """Trains the runs of one group; loads its data when the first run needs it, and trains all seeds then where they are batched."""
+    """Trains the runs of one group; loads its data when the first run needs it."""
 
     def __init__(self, study: Study, group: Group, device: torch.device | str, progress: bool) -> None:
         self.study, self.group, self.device, self.progress = study, group, device, progress
         self._loaded: tuple[Any, tuple[Inputs, np.ndarray]] | None = None
-        self._batched: dict[int, TrainedRun] | None = None
 
     def folder(self, seed: int) -> Path:
         """Where a run trains."""
@@ -273,43 +268,24 @@ class _Worker:
 
     def _train(self, inputs: Inputs, seed: int) -> tuple[Any, dict[str, Any]]:
         settings = self.study.settings[self.group.model]
-        if len(self.group.seeds) > 1 and batches_seeds(self.group.model, self.device, self.study.batch_seeds):
-            if self._batched is None:
-                self._batched = self._train_batched(inputs, settings)
-            run = self._batched[seed]
-        else:
-            arrays = (inputs.eeg, inputs.targets, inputs.concepts)
-            more = self._options(settings) | negatives_of(inputs, settings)
-            run = train(self._make(inputs, seed), *arrays, self.group.subject, settings, seed, self.folder(seed), **more)
-        similarity = "minus Lorentz distance" if self.group.model == "hyfi" else "cosine"
-        training = f"{run.metadata['epochs']} epochs, weights of epoch {run.epoch} ({settings.selection})"
-        return run.model, {"similarity": similarity, "training": training}
-
-    def _train_batched(self, inputs: Inputs, settings: TrainingSettings) -> dict[int, TrainedRun]:
-        seeds = self.group.seeds
-        each = [self._load(seed)[0] for seed in seeds]  # targets may be a seed's own
-        more = self._options(settings) | negatives_of(inputs, settings)
-        if "negatives" in more:
-            more["negatives"] = [other.negatives for other in each]
-        runs = train_seeds(
-            [self._make(inputs, seed) for seed in seeds],
+        torch.manual_seed(seed)
+        network = make_model(self.group.model, inputs).to(self.device)
+        run = train(
+            network,
             inputs.eeg,
-            [other.targets for other in each],
+            inputs.targets,
             inputs.concepts,
             self.group.subject,
             settings,
-            seeds,
-            [self.folder(seed) for seed in seeds],
-            **more,
+            seed,
+            self.folder(seed),
+            progress=self.progress,
+            checkpoint_every=max(1, settings.epochs // 10),
+            **negatives_of(inputs, settings),
         )
-        return dict(zip(seeds, runs))
-
-    def _make(self, inputs: Inputs, seed: int) -> EEGRetrievalModel:
-        torch.manual_seed(seed)
-        return make_model(self.group.model, inputs).to(self.device)
-
-    def _options(self, settings: TrainingSettings) -> dict[str, Any]:
-        return {"progress": self.progress, "checkpoint_every": max(1, settings.epochs // 10)}
+        similarity = "minus Lorentz distance" if self.group.model == "hyfi" else "cosine"
+        training = f"{run.metadata['epochs']} epochs, weights of epoch {run.epoch} ({settings.selection})"
+        return run.model, {"similarity": similarity, "training": training}
 
 
 # ------------------------------------------------------------------------------------------------------------------------------- results

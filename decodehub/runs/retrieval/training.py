@@ -6,7 +6,7 @@ checkpoint.safetensors   while it trains: weights, optimisers, blur labels, the 
 model/                   the selected weights with their code, for ``from_pretrained``
 run.json                 what was trained, how, and the losses; written last
 
-:mod:`._retrieval_loop` has the steps, :mod:`._retrieval_batched` trains several seeds as one model.
+:mod:`.loop` has the steps.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Run:
         if loop.epoch % every == 0 or loop.finished:
             write_bytes(self.out / CHECKPOINT, loop.state(self.about["settings_hash"]))
 
-    def finish(self, loop: Loop, seconds: float, **more: Any) -> TrainedRun:
+    def finish(self, loop: Loop, seconds: float) -> TrainedRun:
         """Write the selected weights, then ``run.json``."""
         epoch = loop.select()
         loop.core.eval().save_pretrained(self.out / MODEL)
@@ -188,7 +188,6 @@ class Run:
             "device": loop.device.type,
             "precision": "bfloat16" if loop.bfloat16 else "float32",
             "seconds": round(seconds, 3),
-            **more,
         }
         write_json(self.out / RUN, metadata)
         return TrainedRun(loop.core, loop.losses, loop.validation_losses, epoch, self.chosen, self.held_out, metadata)
