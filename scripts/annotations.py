@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
     from decodehub.core.records import Metric
     from decodehub.core.tables import Table
     from decodehub.metrics.vlm_agreement.agreement import AnswerTable
@@ -91,8 +95,15 @@ def annotate(
     batch_size: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 4,
     retries: Annotated[int, typer.Option(min=0, help="How often an unreadable reply is asked for again.")] = 2,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; by default what Accelerate gives this process.")] = None,
+    lenient: Annotated[
+        bool, typer.Option(help="Take the JSON object out of fences and text around it too; by default nothing else may stand.")
+    ] = False,
+    min_valid: Annotated[float, typer.Option(min=0, max=100, help="Percent of valid answers under which the exit code is 1.")] = 95,
+    overwrite: Annotated[bool, typer.Option(help="Replace answers in --out that were made under other settings.")] = False,
 ) -> None:
     """Ask a local vision-language model the twelve questions about every pair: greedy, strict JSON, resumable.
+
+    What a model writes between think tags is left out. The last lines say what share of its answers is valid, by question.
 
     Several processes share the work under `accelerate launch`. Then `decodehub annotations merge` puts the answers into the release.
 
@@ -101,7 +112,7 @@ def annotate(
     import torch
     from accelerate import PartialState
 
-    from decodehub.construction.annotate import Settings, load_vlm
+    from decodehub.construction.annotate import Settings, check_settings, load_vlm, validity
     from decodehub.construction.annotate import annotate as run
     from decodehub.construction.vlm import model_revision
     from decodehub.core.jobs import raise_if_failed
@@ -118,12 +129,21 @@ def annotate(
         max_new_tokens,
         batch_size,
         retries,
+        "lenient" if lenient else "strict",
     )
+    check_settings(out, settings, overwrite=overwrite)
     release = read_release(resolve_folder(data_dir), annotations=False)
     generate = load_vlm(settings, device or str(state.device))
-    report = run(release, generate, settings, out, rank=state.process_index, world=state.num_processes)
+    report = run(release, generate, settings, out, rank=state.process_index, world=state.num_processes, overwrite=overwrite)
     typer.echo(f"{out}: {len(report.made)} pairs annotated now, {len(report.reused)} before")
     raise_if_failed(report, "pairs")
+    state.wait_for_everyone()
+    share = _show_validity({settings.annotator: validity(out, release, settings)} if state.is_main_process else {})
+    if share < min_valid:
+        raise ValueError(
+            f"{share:.1f} % of the answers in {out} are valid, at least {min_valid:g} % are asked for (--min-valid): see 'replies' and 'problems' "
+            "in its files; a longer --max-new-tokens, --lenient or another model may do. A run under other settings needs another --out"
+        )
 
 
 @app.command()
@@ -145,6 +165,26 @@ def merge(
     base = read_release(resolve_folder(data_dir))
     made = add_annotations(base, dict(read_answers(folder, base) for folder in answers), out, release=release)
     typer.echo(f"{out}: {len(made.pairs)} pairs, annotators {', '.join(made.header.annotators)}")
+    _show_validity(_counted(made.header.annotators, made.codes() >= 0))
+
+
+def _counted(annotators: Sequence[str], valid: np.ndarray) -> dict[str, dict[str, tuple[int, int]]]:
+    """(valid answers, answers) by annotator and question, of (n_pairs, n_annotators, 12) bool."""
+    from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionnaire
+
+    keys = load_questionnaire().keys
+    return {name: {key: (int(valid[:, j, q].sum()), len(valid)) for q, key in enumerate(keys)} for j, name in enumerate(annotators)}
+
+
+def _show_validity(counts: Mapping[str, Mapping[str, tuple[int, int]]]) -> float:
+    """Print the share of valid answers by annotator and question (table 11); gives the least share of an annotator, in percent."""
+    shares = [100.0]
+    for name, by_question in counts.items():
+        valid, n = (sum(column) for column in zip(*by_question.values()))
+        shares.append(100 * valid / n if n else 0.0)
+        typer.echo(f"valid answers of {name}: {valid:,} of {n:,}, {shares[-1]:.1f} %")
+        typer.echo("  " + "  ".join(f"{key.partition('_')[0]} {100 * v / m if m else 0:.1f}" for key, (v, m) in by_question.items()))
+    return min(shares)
 
 
 @app.command()
@@ -206,6 +246,7 @@ def agreement(
     from decodehub.metrics.vlm_agreement.protocol import make_record
 
     table, settings, console = load_answers(data_dir), Settings(unit=unit, resamples=resamples), Console()
+    _show_validity(_counted(table.annotators, table.answers == table.answers))
     metrics = compute(table, settings)
     for shown in _agreement_tables(table, list(metrics)):
         console.print(shown)

@@ -122,19 +122,21 @@ def simulate(
 
     Example: decodehub things simulate simulated --layout raw-dicts && decodehub things prepare simulated --out prepared
     """
+    from decodehub.core.files import new_folder
     from decodehub.loaders.things_eeg2.simulate import ScheduleSettings, SignalSettings, evoked_model, make_schedule
     from decodehub.loaders.things_eeg2.simulate_files import write_bids, write_raw_dicts
 
     writers = {"raw-dicts": write_raw_dicts, "bids": write_bids}
     if layout not in writers:
         raise ValueError(f"--layout must be one of {sorted(writers)}, found {layout!r}")
-    if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty: choose a new folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is not {'empty' if out.is_dir() else 'a folder'}: choose a new folder")
     size = ScheduleSettings(
         n_train_concepts=concepts, images_per_concept=images, n_test_images=test_images, **_blocks(concepts * images, test_images)
     )
     runs = make_schedule(size, subject=subject, seed=seed)
-    writers[layout](out, runs, evoked_model(SignalSettings(), subject=subject, seed=seed), design=size.design)
+    with new_folder(out, replace=True) as work:
+        writers[layout](work, runs, evoked_model(SignalSettings(), subject=subject, seed=seed), design=size.design)
     typer.echo(f"{out}: {len(runs)} simulated recordings of subject {subject}, layout {layout}")
 
 

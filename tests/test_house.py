@@ -74,10 +74,11 @@ def test_smoke_finds_no_fault() -> None:
 def test_every_verb_says_what_it_does_with_an_example() -> None:
     import importlib
 
-    from decodehub.cli import _verbs
+    from decodehub.cli import _first_docstring, _verbs
 
-    for verb, module in _verbs().items():
-        app = importlib.import_module(module).app
+    for verb, file in _verbs().items():
+        assert len(_first_docstring(file).split("\n")[0]) > 20, f"decodehub --help has no words for {verb}: give {file} a docstring"
+        app = importlib.import_module(f"decodehub.scripts.{file.stem}").app
         for command in app.registered_commands:
             assert "Example:" in (command.callback.__doc__ or ""), (
                 f"decodehub {verb} {command.name or command.callback.__name__} has no example"

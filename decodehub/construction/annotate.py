@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from decodehub.core.files import canonical_json, sha256_bytes, sha256_json, write_json
+from decodehub.core.files import canonical_json, read_json, sha256_bytes, sha256_json, write_json
 from decodehub.core.jobs import Report, run_job
-from decodehub.hub_datasets.bcs_annotations.parsing import parse_answer
+from decodehub.hub_datasets.bcs_annotations.parsing import VERSION, Parser, parse_answer
 from decodehub.hub_datasets.bcs_annotations.questionnaire import PromptSet, load_questionnaire
 from decodehub.hub_datasets.bcs_annotations.release import AnnotationRow, AnswerItem, Release, read_pair_image
 from decodehub.loaders.images import decode_image
@@ -42,6 +42,7 @@ class Settings(NamedTuple):
         model, revision: id and commit, or "local folder" and the hash of its files.
         prompts: "short" or "long". dtype: of the weights. max_new_tokens: of a reply. batch_size: questions at once.
         retries: how often a reply that is not valid is asked for again; decoding is greedy, so the request then says what was wrong.
+        parser: how replies are read, "strict" or "lenient" (see `parse_answer`).
     """
 
     annotator: str
@@ -52,6 +53,7 @@ class Settings(NamedTuple):
     max_new_tokens: int = 128
     batch_size: int = 4
     retries: int = 2
+    parser: Parser = "strict"
 
     @property
     def full(self) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class Settings(NamedTuple):
             **self._asdict(),
             "prompt_version": load_questionnaire().prompt_version(self.prompts),
             "decoding": "greedy",
-            "parser": "strict",
+            "parser": f"{self.parser}-{VERSION}",
             "reminder": REMINDER,
             "packages": {name: version(name) for name in ("torch", "transformers")},
         }
@@ -70,17 +72,30 @@ class Settings(NamedTuple):
 
 
 def annotate(
-    release: Release, generate: Generate, settings: Settings, out: Path, *, rank: int = 0, world: int = 1, progress: bool = True
+    release: Release,
+    generate: Generate,
+    settings: Settings,
+    out: Path,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    progress: bool = True,
+    overwrite: bool = False,
 ) -> Report:
     """Ask a model the twelve questions about every pair of a release that it was not yet asked.
 
     Args:
         release: whose pairs are annotated.
         generate: the model; a list of requests to as many texts.
-        settings: see `Settings`; answers made under others are made anew.
+        settings: see `Settings`.
         out: folder of the answers, one JSON file a pair.
         rank, world, progress: see `run_job`.
+        overwrite: replace answers that `out` holds under other settings.
+
+    Raises:
+        ValueError: `out` holds answers under other settings.
     """
+    check_settings(out, settings, overwrite=overwrite)
     digest = settings.hash
 
     def work(pair: Any) -> bytes:
@@ -104,14 +119,43 @@ def annotate(
     return run_job(items, work, out, digest, rank=rank, world=world, progress=progress, label=f"{settings.annotator}: pairs")
 
 
+def check_settings(out: Path, settings: Settings, *, overwrite: bool = False) -> None:
+    """Refuse a folder of answers that were made under other settings, which a run would replace.
+
+    Raises:
+        ValueError: which settings differ, and the flag.
+    """
+    if overwrite or not (out / SETTINGS).is_file():
+        return
+    before, now = read_json(out / SETTINGS), json.loads(canonical_json(settings.full))
+    if before != now:
+        before = before if isinstance(before, dict) else {}
+        differ = [f"{key} {before.get(key)!r}, now {now.get(key)!r}" for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        raise ValueError(
+            f"{out} holds answers made under other settings ({'; '.join(differ)}): name another --out, or replace them with --overwrite"
+        )
+
+
+def validity(folder: Path, release: Release, settings: Settings) -> dict[str, tuple[int, int]]:
+    """(valid answers, answers) by question, of the answers that there are under these settings."""
+    counts = dict.fromkeys(load_questionnaire().keys, (0, 0))
+    for pair in release.pairs:
+        file = folder / _file(pair)
+        raw = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if raw.get("settings") == settings.hash:
+            for key, item in raw["answers"].items():
+                counts[key] = counts[key][0] + bool(item["valid"]), counts[key][1] + 1
+    return counts
+
+
 def ask(generate: Generate, settings: Settings, reference: Any, reconstruction: Any) -> dict[str, dict[str, Any]]:
-    """Twelve answers on one pair, by question: answer, rationale, valid, problem, every reply.
+    """Twelve answers on one pair, by question: answer, rationale, valid, problem, and of every try the reply and its problem.
 
     Raises:
         ValueError: the model gives another number of texts than it was asked for.
     """
     questionnaire = load_questionnaire()
-    found: dict[str, dict[str, Any]] = {key: {"replies": []} for key in questionnaire.keys}
+    found: dict[str, dict[str, Any]] = {key: {"replies": [], "problems": []} for key in questionnaire.keys}
     waiting = list(questionnaire.keys)
     for _ in range(settings.retries + 1):
         for start in range(0, len(waiting), settings.batch_size):
@@ -126,9 +170,10 @@ def ask(generate: Generate, settings: Settings, reference: Any, reconstruction: 
             if len(replies) != len(keys):
                 raise ValueError(f"the model gave {len(replies)} replies to {len(keys)} requests")
             for key, reply in zip(keys, replies):
-                parsed = parse_answer(reply)
+                parsed = parse_answer(reply, settings.parser)
                 found[key].update(answer=parsed.answer, rationale=parsed.rationale, valid=parsed.valid, problem=parsed.problem)
                 found[key]["replies"].append(reply)
+                found[key]["problems"].append(parsed.problem)
         waiting = [key for key in waiting if not found[key]["valid"]]
         if not waiting:
             break

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,22 +110,156 @@ def file_state(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
+class DiskFull(OSError):
+    """There is no space for a file; the message names it and says how much is missing."""
+
+
+def reserve_space(path: Path, size: int, *, target: Path | None = None) -> None:
+    """Give the file `path` `size` bytes on the disk now, so that a memory map of it can be filled without the disk running full under it
+    (which ends a process by SIGBUS, without a word).
+
+    Args:
+        path: a file that exists; what it holds stays.
+        size: bytes in all.
+        target: what a message calls it, when `path` is temporary.
+
+    Raises:
+        DiskFull: there is no space for it, or a file may not be as large.
+    """
+    with path.open("rb+") as f, _disk_full(target or path, size):
+        if hasattr(os, "posix_fallocate") and size:
+            try:
+                os.posix_fallocate(f.fileno(), 0, size)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise
+        f.seek(0, os.SEEK_END)
+        while (missing := size - f.tell()) > 0:  # a file system that cannot reserve: ordinary writes fail in words
+            f.write(bytes(min(missing, 1 << 20)))
+        f.flush()
+        os.fsync(f.fileno())
+
+
+@contextmanager
+def _disk_full(path: Path, size: int | None = None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DiskFull) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        free = shutil.disk_usage(path.parent).free / 1e9
+        needed = f"{size / 1e9:,.3f} GB are needed, " if size is not None else ""
+        limit = "; files of this size are not allowed to this process (ulimit -f)" if error.errno == errno.EFBIG else ""
+        raise DiskFull(
+            f"no space to write {path}: {needed}{free:,.3f} GB are free{limit}. Free some, or name another folder; what is finished is kept"
+        ) from None
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that becomes `path` (fsync, rename) only when the block ends without an error."""
+    """A temporary path beside `path` that becomes `path` (fsync, rename) only when the block ends without an error.
+
+    Raises:
+        DiskFull: the disk is full.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    part = Path(name)
+    with _disk_full(path), _temporary(path, ".part") as part:
+        try:
+            yield part
+            with part.open("rb+") as f:
+                os.fsync(f.fileno())
+            part.chmod(0o666 & ~_umask())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+# A temporary name says which machine and process made it. Its maker also holds a lock on it as long as it lives, for a process of that number
+# may be another's by now; the lock alone does not do, as some libraries put a new file in the place of the one they are given.
+_HOST = hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:6]
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<host>[0-9a-f]{6})-(?P<process>[0-9]+)-[a-z0-9_]{8}\.(?P<kind>part|old)", re.DOTALL)
+_SWEPT: set[Path] = set()
+_OURS: set[str] = set()  # temporary paths of this process
+_DAY = 86_400
+
+
+@contextmanager
+def _temporary(path: Path, suffix: str, *, folder: bool = False) -> Iterator[Path]:
+    """A new temporary file or folder beside `path`, locked meanwhile; the first of a process in a folder removes what dead ones left there."""
+    if path.parent not in _SWEPT:
+        _SWEPT.add(path.parent)
+        remove_orphans(path.parent)
+    prefix = f".{path.name[:200]}.{_HOST}-{os.getpid()}-"
+    if folder:
+        name = tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=suffix)
+    else:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=suffix)
+        os.close(handle)
+    _OURS.add(name)
     try:
-        yield part
-        with part.open("rb+") as f:
-            os.fsync(f.fileno())
-        part.chmod(0o666 & ~_umask())
-        part.replace(path)
+        with _locked(Path(name), wait=True):
+            yield Path(name)
     finally:
-        part.unlink(missing_ok=True)
+        _OURS.discard(name)
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the system's lock on a file or folder; gives whether it was had (where a file system has none: False)."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            had = True
+        except OSError:
+            had = False
+        yield had
+    finally:
+        os.close(handle)
+
+
+def remove_orphans(folder: Path) -> list[str]:
+    """Remove the temporary files and folders that killed processes of decodehub left in `folder`; those of living ones stay.
+
+    A folder that was being replaced when its process died is put back. What another machine made is left for a day, as locks may not reach
+    from one machine to the other.
+
+    Returns:
+        Their names.
+    """
+    removed = []
+    for path in sorted(folder.glob(".*")) if folder.is_dir() else ():
+        match = _TEMPORARY.fullmatch(path.name)
+        try:
+            if match is None or str(path) in _OURS or (match["host"] != _HOST and time.time() - path.lstat().st_mtime < _DAY):
+                continue
+            if match["host"] == _HOST and int(match["process"]) != os.getpid() and _is_alive(int(match["process"])):
+                continue
+            with _locked(path, wait=False) as mine:
+                if not mine:
+                    continue
+                if match["kind"] == "old" and not (folder / match["name"]).exists():
+                    path.rename(folder / match["name"])
+                elif path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+                removed.append(path.name)
+        except OSError:  # gone meanwhile, or not ours to remove
+            continue
+    return removed
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -151,27 +289,32 @@ def new_folder(folder: Path | str, *, or_existing: bool = False, replace: bool =
     if folder.exists() and not (or_existing or replace):
         raise FileExistsError(f"{folder} exists already: remove it or name another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
-        yield work
-        work.chmod(0o777 & ~_umask())
-        if replace and folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"))
-            os.rename(folder, old)  # noqa: PTH104  (onto an empty folder)
-            try:
-                os.rename(work, folder)  # noqa: PTH104
-            except OSError:
-                os.rename(old, folder)  # noqa: PTH104
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-            return
+    with _disk_full(folder), _temporary(folder, ".part", folder=True) as work:
         try:
-            os.rename(work, folder)  # noqa: PTH104  (refuses a folder that has come into being meanwhile and is not empty)
+            yield work
+            work.chmod(0o777 & ~_umask())
+            if replace and folder.exists():
+                _swap(work, folder)
+                return
+            try:
+                os.rename(work, folder)  # noqa: PTH104  (refuses a folder that has come into being meanwhile and is not empty)
+            except OSError:
+                if not (or_existing and folder.is_dir()):
+                    raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _swap(work: Path, folder: Path) -> None:
+    """Put `work` in the place of `folder`, and remove what was there."""
+    with _temporary(folder, ".old", folder=True) as old, _locked(folder, wait=True):  # locked: `remove_orphans` puts back what is not
+        os.rename(folder, old)  # noqa: PTH104  (onto an empty folder)
+        try:
+            os.rename(work, folder)  # noqa: PTH104
         except OSError:
-            if not (or_existing and folder.is_dir()):
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+            os.rename(old, folder)  # noqa: PTH104
+            raise
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def inside(folder: Path, relative: str) -> Path:

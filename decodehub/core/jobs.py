@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from .files import canonical_json, inside, sha256_bytes, sha256_file, write_bytes
+from .files import DiskFull, canonical_json, inside, remove_orphans, sha256_bytes, sha256_file, write_bytes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,7 +52,7 @@ class JobRunning(RuntimeError):
 def exclusive(path: Path) -> Iterator[None]:
     """Hold `path` (a folder or file that a job writes) for this process while the block runs, by a lock file beside it.
 
-    The lock is the system's: it goes with the process, however that ends, so none is ever left behind. What shares a folder by parts
+    Temporary files that a killed process left there are removed. The lock is the system's: it goes with the process, however that ends, so none is ever left behind. What shares a folder by parts
     (the processes of one sweep) locks the parts.
 
     Raises:
@@ -71,6 +71,8 @@ def exclusive(path: Path) -> Iterator[None]:
         lock.truncate(0)
         lock.write(f"process {os.getpid()}")
         lock.flush()
+        remove_orphans(path.parent)
+        remove_orphans(path)
         yield
 
 
@@ -99,6 +101,7 @@ def run_job(
         label: what the bar is called.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    remove_orphans(folder)
     done = _read_done(folder)
     report = Report([], [], {})
     keys = list(items) if dealt else list(items)[rank::world]
@@ -114,6 +117,8 @@ def run_job(
                 continue
             try:
                 data = work(items[key])
+            except DiskFull:
+                raise
             except Exception as error:  # one bad item must not end a night's job; it is reported at the end
                 report.failed[key] = f"{type(error).__name__}: {error}"
                 continue

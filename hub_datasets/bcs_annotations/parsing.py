@@ -6,10 +6,14 @@ import json
 import re
 from typing import Any, Literal, NamedTuple
 
+from decodehub.core.files import parse_json
+
 from .questionnaire import load_questionnaire
 
-Parser = Literal["strict", "released_code"]
+Parser = Literal["strict", "lenient", "released_code"]
+VERSION = 2  # of the parsers; enters the settings of answers
 REASON_KEYS = ("reasoning", "reason", "rationale")
+_THINK = re.compile(r"<(think|thinking)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^```[A-Za-z]*\s*\n?(.*?)\n?\s*```$", re.DOTALL)
 _CHAT_END = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|end\|>|<\|eot_id\|>|</s>")
 _RELEASED_ORDER = ("yes", "somewhat", "no")
@@ -33,8 +37,9 @@ def parse_answer(text: str, parser: Parser = "strict", *, require_rationale: boo
 
     Args:
         text: what the model wrote.
-        parser: "strict" takes one JSON object (a code fence around it is allowed) whose ``answer`` is exactly one of the three words, and
-            nothing else. "released_code" does as the published pipeline: it also takes JSON within other text, and the first of yes,
+        parser: "strict" takes one JSON object whose ``answer`` is exactly one of the three words, with no key twice, and nothing else.
+            "lenient" also takes it within a code fence, with text around it or after the end of the turn, if there is just one. For both, what
+            stands between think tags is neither an answer nor a failure, and is reason enough. "released_code" does as the published pipeline: it also takes JSON within other text, and the first of yes,
             somewhat, no (in this order) that occurs as a word. A model that only repeats the instruction ``yes|somewhat|no`` is
             invalid for the first and "yes" for the second; therefore the first is the default.
         require_rationale: whether an answer without a reason is invalid (the default of the released code).
@@ -42,25 +47,46 @@ def parse_answer(text: str, parser: Parser = "strict", *, require_rationale: boo
     Raises:
         ValueError: there is no such parser.
     """
-    if parser == "strict":
-        found = _strict(text)
+    thought = False
+    if parser in ("strict", "lenient"):
+        text, thought = without_thinking(text)
+        if re.match(r"\s*<think(?:ing)?>", text, re.IGNORECASE):
+            return ParsedAnswer(None, None, "the reply ends while it is thinking: allow longer replies")
+        found = _strict(text if parser == "strict" else _object_within(text))
     elif parser == "released_code":
         found = _released_code(text)
     else:
-        raise ValueError(f'parser {parser!r} is unknown: take "strict" or "released_code"')
-    if found.valid and require_rationale and not found.rationale:
+        raise ValueError(f'parser {parser!r} is unknown: take "strict", "lenient" or "released_code"')
+    if found.valid and require_rationale and not found.rationale and not thought:
         return found._replace(answer=None, problem="no rationale")
     return found
 
 
-def _strict(text: str) -> ParsedAnswer:
-    text = text.strip()
+def without_thinking(text: str) -> tuple[str, bool]:
+    """A reply without what stands between think tags, and whether it thought.
+
+    A model whose prompt opens the tag writes only its end; a thought without an end has taken all the room there was.
+    """
+    rest = _THINK.sub("", text)
+    rest = re.split(r"</think(?:ing)?>", rest, flags=re.IGNORECASE)[-1]
+    return rest, rest != text
+
+
+def _object_within(text: str) -> str:
+    """The JSON object in a fence or in other text."""
+    text = _CHAT_END.split(text.strip(), maxsplit=1)[0].strip()
     if match := _FENCE.match(text):
         text = match[1]
+    return text[text.index("{") : text.rindex("}") + 1] if "{" in text and "}" in text[text.index("{") :] else text
+
+
+def _strict(text: str) -> ParsedAnswer:
     try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError):
+        raw = parse_json(text.strip())
+    except json.JSONDecodeError:
         return ParsedAnswer(None, None, "not one JSON object")
+    except ValueError as error:
+        return ParsedAnswer(None, None, f"not one JSON object: {error}")
     if not isinstance(raw, dict):
         return ParsedAnswer(None, None, "not one JSON object")
     rationale = next((_clean(raw[key]) for key in REASON_KEYS if isinstance(raw.get(key), str)), None)

@@ -12,12 +12,10 @@ Disk: 6.5 GB for the work and 5.2 GB for the result of one subject of full size 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +24,14 @@ import numpy as np
 from sklearn.utils import shuffle
 from tqdm import tqdm
 
-from decodehub.core.files import sha256_file, sha256_json, write_json
+from decodehub.core.files import remove_orphans, sha256_file, sha256_json, write_json
+from decodehub.core.jobs import exclusive
+from decodehub.core.tensors import reserved_array
 
 from ..mvnn import noise_covariance, whiten, whitening_matrix
 from . import PARTITIONS, Epochs, Partition, Run, channel_indices
 from .epoching import PrepareSettings, fingerprint, iter_epochs, usable_events
-from .store import INFO, array_file, load_epochs, read_info, subject_folder, write_info
+from .store import INFO, load_epochs, read_info, subject_folder, write_info
 
 __all__ = ["PrepareSettings", "prepare_subject"]
 
@@ -120,7 +120,7 @@ def prepare_subject(
     Raises:
         ValueError: bad recordings (see `epoching.fingerprint`), several subjects, a session or partition missing, the same recording twice,
             images with too few repetitions (named).
-        BlockingIOError: another process is preparing this subject in this folder.
+        JobRunning: another process is preparing this subject in this folder.
     """
     settings = settings or PrepareSettings()
     key = sha256_json(settings.as_dict())
@@ -136,7 +136,8 @@ def prepare_subject(
             return folder
         stream = iter(make())
         first = next(stream)
-    with _locked(folder):
+    with exclusive(folder):
+        remove_orphans(folder / WORK)
         recordings = _chain([first], stream)
         del first
         pieces = _cut_all(recordings, folder / WORK, settings, key, progress)
@@ -195,7 +196,7 @@ def _cut(run: Run, work: Path, label: str, settings: PrepareSettings, key: str, 
     blocks = iter_epochs(run, settings)
     head = next(blocks)
     bar = tqdm(total=len(images), desc=f"sub-{run.subject:02d} {label}", unit="trial", disable=not progress)
-    with array_file(path, (len(images), *head.shape[1:])) as out, bar:
+    with reserved_array(path, (len(images), *head.shape[1:])) as out, bar:
         done = 0
         for block in _chain([head], blocks):
             out[done : done + len(block)] = block
@@ -305,7 +306,7 @@ def _merge(pieces: list[Piece], layouts: dict[Partition, Layout], work: Path, se
         shape = (len(layout.images), layout.n_repetitions, len(settings.ch_names), len(settings.times))
         sessions = np.zeros(shape[:2], np.int8)
         bar = tqdm(total=sessions.size, desc=f"{_subject_label(work)} {partition} merge", unit="trial", disable=not progress)
-        with array_file(work / f"{partition}.npy", shape) as out, bar:
+        with reserved_array(work / f"{partition}.npy", shape) as out, bar:
             for session, part in layout.parts.items():
                 for which, block in _Trials(pieces, partition, session).blocks(part):
                     rows, columns = part.rows[which, None], part.columns[which]
@@ -315,7 +316,7 @@ def _merge(pieces: list[Piece], layouts: dict[Partition, Layout], work: Path, se
                     sessions[rows, columns] = session
                     bar.update(columns.size)
         for name, values in (("images", layout.images.astype(np.int32)), ("sessions", sessions)):
-            with array_file(work / f"{partition}_{name}.npy", values.shape, values.dtype) as out:
+            with reserved_array(work / f"{partition}_{name}.npy", values.shape, values.dtype) as out:
                 out[...] = values
 
 
@@ -403,22 +404,6 @@ def _is_complete(folder: Path, runs: Iterable[Run], settings: PrepareSettings) -
     except (FileNotFoundError, ValueError, KeyError):
         return False
     return True
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second process out of the subject's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(f"another process is preparing {folder}: let it finish, or choose another folder") from None
-        work = folder / WORK
-        for stale in work.glob(".*.part"):  # what a killed process was writing
-            stale.unlink()
-        yield
-        (folder / ".lock").unlink(missing_ok=True)
 
 
 def _chain(head: list[Any], rest: Iterable[Any]) -> Iterator[Any]:

@@ -9,8 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from decodehub.core.tensors import reserved_array
+
 from . import CHANNELS, PARTITIONS, POSTERIOR_17, POSTERIOR_17_OSF, RECORDING_ORDER, Epochs, Partition, channel_indices
-from .store import INFO, array_file, subject_folder, write_info
+from .store import INFO, subject_folder, write_info
 
 ChannelOrder = Literal["model", "recording", "osf17"]
 ORDERS: dict[str, tuple[str, ...]] = {"model": CHANNELS, "recording": RECORDING_ORDER, "osf17": POSTERIOR_17_OSF}
@@ -83,7 +85,7 @@ def store_epochs(
         elif (first := described["train"]).subject != epochs.subject or first.ch_names != wanted or first.unit != epochs.unit:
             raise ValueError(f"{source}: train and test differ in subject, channels or unit")
         shape = (*epochs.data.shape[:2], len(picks), epochs.data.shape[3])
-        with array_file(folder / f"{partition}.npy", shape) as out:
+        with reserved_array(folder / f"{partition}.npy", shape) as out:
             for start in range(0, len(out), _IMAGES_A_BLOCK):
                 block = np.asarray(epochs.data[start : start + _IMAGES_A_BLOCK])[:, :, picks]
                 if not np.isfinite(block).all():
@@ -94,7 +96,7 @@ def store_epochs(
             path = folder / f"{partition}_{name}.npy"
             path.unlink(missing_ok=True)
             if values is not None:
-                with array_file(path, np.shape(values), dtype) as out:
+                with reserved_array(path, np.shape(values), dtype) as out:
                     out[...] = values
         settings = {"method": "selected", "of": dict(epochs.settings), "channels": list(wanted), "channel_order": channel_order}
         described[partition] = replace(

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from decodehub.core.files import atomic_path, write_bytes, write_json
+from decodehub.core.tensors import reserved_array
 
 from ..simulate_eeg import channel_names, channel_positions
 from . import (
@@ -31,7 +32,6 @@ from . import (
     channel_indices,
 )
 from .simulate import EvokedModel, RunSchedule, record
-from .store import array_file
 
 _BOM = b"\xef\xbb\xbf"
 _OSF_NAMES: dict[Partition, str] = {"train": "training", "test": "test"}
@@ -345,7 +345,7 @@ def write_plain_arrays(root: Path, epochs: Mapping[Partition, Epochs]) -> None:
         within = IMAGES_PER_CONCEPT if partition == "train" else 1
         folder = root / f"sub-{e.subject:02d}"
         data = _numbered(e)
-        with array_file(folder / f"{partition}.npy", (len(data) // within, within, *data.shape[1:])) as out:
+        with reserved_array(folder / f"{partition}.npy", (len(data) // within, within, *data.shape[1:])) as out:
             out[...] = data.reshape(out.shape)
         info |= {"ch_names": list(e.ch_names), "sfreq": e.sfreq, "times": [float(t) for t in e.times]}
     write_bytes(folder / "info.json", json.dumps(info).encode())

@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 
-from decodehub.core.files import atomic_path, read_json, sha256_file, sha256_json, write_json
+from decodehub.core.files import read_json, sha256_file, sha256_json, write_json
+from decodehub.core.tensors import reserved_array
 
 from . import PARTITIONS, TEST_IMAGES, TRAIN_IMAGES, Epochs, Partition
 
 INFO = "info.json"
 SCHEMA_VERSION = 1
 AGAIN = "prepare the subject again with 'decodehub things prepare'"
-
-
-@contextmanager
-def array_file(path: Path, shape: tuple[int, ...], dtype: Any = np.float32) -> Iterator[np.memmap]:
-    """A memory-mapped ``.npy`` to be filled, which appears at `path` only when the block ends without an error."""
-    with atomic_path(path) as part:
-        array = open_memmap(part, mode="w+", dtype=dtype, shape=shape)
-        yield array
-        array.flush()
-        del array
 
 
 def subject_folder(root: Path, subject: int) -> Path:
@@ -98,7 +87,7 @@ def save_epochs(root: Path, epochs: dict[Partition, Epochs], *, source: str) -> 
         if e.sessions is not None:
             arrays["_sessions"] = (e.sessions, np.int8)
         for key, (values, dtype) in arrays.items():
-            with array_file(folder / f"{name}{key}.npy", values.shape, dtype) as out:
+            with reserved_array(folder / f"{name}{key}.npy", values.shape, dtype) as out:
                 out[...] = values
     write_info(folder, epochs, source=source)
     return folder

@@ -53,7 +53,7 @@ GOOD = '{"answer":"yes","reasoning":"Same shape."}'
     ("text", "strict", "released"),
     [
         (GOOD, "yes", "yes"),
-        ("```json\n" + GOOD + "\n```", "yes", "yes"),
+        ("```json\n" + GOOD + "\n```", None, "yes"),
         ('{"answer": " Somewhat ", "rationale": "x"}', "somewhat", "somewhat"),
         ('{"answer":"yes|somewhat|no","reasoning":"one short sentence"}', None, "yes"),
         ('{"answer":"no or somewhat","reasoning":"x"}', None, "somewhat"),
@@ -72,6 +72,32 @@ def test_strict_and_released_parsers(text: str, strict: str | None, released: st
     found = parse_answer(text)
     assert (found.answer, found.valid) == (strict, strict is not None) and (found.problem is None) == found.valid
     assert parse_answer(text, "released_code").answer == released
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "lenient"),
+    [
+        ('<think>no, yes or somewhat?</think>{"answer": "yes"}', "yes", "yes"),
+        ('The prompt has opened the tag. {"answer":"no"}</think>\n\n{"answer": "yes"}', "yes", "yes"),
+        ("<think>{" + GOOD + "</think>\n" + GOOD.replace("yes", "no"), "no", "no"),
+        ("<think>" + GOOD + " and so on", None, None),
+        ("<think>done</think>", None, None),
+        ('{"answer":"no","answer":"yes"}', None, None),
+        ('{"answer":"yes","reasoning":"x","reasoning":"y"}', None, None),
+        ('{"answer":"yes"}', None, None),
+        ("```json\n" + GOOD + "\n```", None, "yes"),
+        ("Sure! " + GOOD + " I hope this helps.", None, "yes"),
+        (GOOD + "<|im_end|> and so on", None, "yes"),
+        (GOOD + GOOD.replace("yes", "no"), None, None),
+        ("It is yes.", None, None),
+        ("} {", None, None),
+        ('{"answer":"yes","reasoning":NaN}', None, None),
+        ("[" * 100_000, None, None),
+    ],
+)
+def test_thinking_keys_twice_and_text_around(text: str, strict: str | None, lenient: str | None) -> None:
+    assert parse_answer(text).answer == strict and parse_answer(text, "lenient").answer == lenient
+    assert (parse_answer(text).problem is None) == (strict is not None)
 
 
 def test_a_reason_may_be_waived() -> None:

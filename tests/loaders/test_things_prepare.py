@@ -20,6 +20,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.utils import shuffle
 from typer.testing import CliRunner
 
+from decodehub.core.jobs import JobRunning
 from decodehub.loaders.mvnn import fit_mvnn
 from decodehub.loaders.things_eeg2 import CHANNELS, POSTERIOR_17, POSTERIOR_17_OSF, RECORDING_ORDER, Epochs, Run, channel_indices
 from decodehub.loaders.things_eeg2 import prepare as prepare_module
@@ -399,7 +400,7 @@ def test_two_processes_do_not_share_a_folder(runs, tmp_path):
         yield runs[0]
         prepare_subject(runs, tmp_path, progress=False)
 
-    with pytest.raises(BlockingIOError, match="another process is preparing"):
+    with pytest.raises(JobRunning, match="another decodehub process"):
         prepare_subject(nested(), tmp_path, progress=False)
 
 
@@ -546,7 +547,7 @@ def test_ready_made_epochs_are_ordered_by_name(tmp_path):
 
 class FakeSource:
     layout = description = "simulated"
-    kind, subjects = "runs", (1, 2)
+    kind, subjects, design = "runs", (1, 2), None
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs

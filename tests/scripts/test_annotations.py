@@ -85,7 +85,40 @@ def test_annotating_resumes_and_only_redoes_what_changed(own: Release, tmp_path:
     file = tmp_path / "answers" / report.made[4]
     file.write_text("damaged")
     assert annotate(own, again, SETTINGS, tmp_path / "answers", progress=False).made == [report.made[4]]
-    assert len(annotate(own, again, SETTINGS._replace(prompts="long"), tmp_path / "answers", progress=False).made) == 16
+    long = SETTINGS._replace(prompts="long")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "answers").iterdir()}
+    with pytest.raises(ValueError, match=r"other settings \(prompt_version .*; prompts 'short', now 'long'\): .* --overwrite"):
+        annotate(own, again, long, tmp_path / "answers", progress=False)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "answers").iterdir()}
+    assert len(annotate(own, again, long, tmp_path / "answers", progress=False, overwrite=True).made) == 16
+
+
+@pytest.mark.parametrize(("bad", "code", "share"), [(0, 0, "192 of 192, 100.0 %"), (10_000, 1, "0 of 192, 0.0 %")])
+def test_the_share_of_valid_answers_decides(
+    own: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int, code: int, share: str
+) -> None:
+    monkeypatch.setattr("decodehub.construction.annotate.load_vlm", lambda *_: Fake(bad))
+    words = [
+        "annotate",
+        "--data-dir",
+        str(tmp_path / "own"),
+        "--model",
+        "lab/vlm",
+        "--revision",
+        "0" * 40,
+        "--out",
+        str(tmp_path / "answers"),
+    ]
+    result = CliRunner().invoke(app, [*words, "--device", "cpu", "--retries", "0"])
+    assert result.exit_code == code and f"valid answers of vlm: {share}" in result.output, result.output
+    if bad:
+        assert "0.0 % of the answers" in str(result.exception) and "--min-valid" in str(result.exception)
+        (item, *_) = (json.loads(path.read_text())["answers"][KEYS[0]] for path in (tmp_path / "answers").glob("*_*.json"))
+        assert item["replies"] == ["yes|somewhat|no"] and item["problems"] == ["not one JSON object"]
+    result = CliRunner().invoke(
+        app, ["merge", "--data-dir", str(tmp_path / "own"), "--answers", str(tmp_path / "answers"), "--out", str(tmp_path / "merged")]
+    )
+    assert result.exit_code == 0 and f"valid answers of vlm: {share}" in result.output
 
 
 def test_unreadable_replies_are_asked_again_and_then_invalid(own: Release, tmp_path: Path) -> None:
