@@ -158,9 +158,7 @@ def push_record(
     if missing and options.go:
         raise NotOnHub(f"not on the Hub, or this token may not see it: {'; '.join(missing)}. Nothing was published")
     if places.model is not None and known is not None and not missing:
-        with staging() as scratch:  # a card that cannot be read is an error before anything is sent
-            state = look_at(api, places.model, _title(found), propose=not options.direct)
-            _stage_numbers(api, found, scratch, state, known, api.endpoint)
+        _check_card(api, found, places.model, known, options)
     done: list[Published] = []
     try:
         url = _push_results(api, record, found, places, options, done, say)
@@ -254,6 +252,13 @@ def _stage_numbers(api: HfApi, record: ResultRecord, folder: Path, state: State,
     if filed is not None:
         write_bytes(folder / place, filed.encode())
     refuse(check_files(folder), state.repo.page)
+
+
+def _check_card(api: HfApi, record: ResultRecord, model: Repo, data: DataSet, options: Options) -> None:
+    """A card, or entries, of the model that cannot be read are an error before anything is sent."""
+    with staging() as scratch:
+        state = look_at(api, model, _title(record), propose=not options.direct)
+        _stage_numbers(api, record, scratch, state, data, api.endpoint)
 
 
 def _title(record: ResultRecord) -> str:
