@@ -82,7 +82,8 @@ def parse(text: str, what: str) -> Card:
         node = yaml.compose(source, yaml.SafeLoader)
         front = yaml.safe_load(source)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"the YAML of the card of {what} cannot be read ({error}): mend it first") from None
+        said = " ".join(str(error).split())
+        raise ValueError(f"the YAML of the card of {what} cannot be read ({said}): mend it first") from None
     if front is None:
         return Card({}, {}, body)
     if not isinstance(node, yaml.MappingNode) or not isinstance(front, dict):

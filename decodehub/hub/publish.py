@@ -157,6 +157,8 @@ def push_record(
             )
     if missing and options.go:
         raise NotOnHub(f"not on the Hub, or this token may not see it: {'; '.join(missing)}. Nothing was published")
+    if places.model is not None and known is not None and not missing:
+        _check_card(api, found, places.model, known, options)
     done: list[Published] = []
     try:
         url = _push_results(api, record, found, places, options, done, say)
@@ -195,7 +197,7 @@ def carry_out(api: HfApi, plan: Plan, options: Options, say: Say) -> Published |
 
 def _push_results(api: HfApi, folder: Path, record: ResultRecord, places: Places, options: Options, done: list[Published], say: Say) -> str:
     """Send predictions, which are added to `done` and loaded back; the address of the record."""
-    repo, title = places.results, f"Results: {record.benchmark.id} of {record.model.id}"
+    repo, title = places.results, _title(record)
     direct = options.direct and ask(lambda: is_ours(api, repo), repo)
     state = look_at(api, repo, title, propose=not direct)
     with staging() as scratch:
@@ -221,7 +223,7 @@ def _push_numbers(
     done: list[Published],
     say: Say,
 ) -> None:
-    title = f"Results: {record.benchmark.id} of {record.model.id}"
+    title = _title(record)
     # To the model of someone else there is no other way than a pull request.
     direct = options.direct and ask(lambda: is_ours(api, model), model)
     try:
@@ -250,6 +252,17 @@ def _stage_numbers(api: HfApi, record: ResultRecord, folder: Path, state: State,
     if filed is not None:
         write_bytes(folder / place, filed.encode())
     refuse(check_files(folder), state.repo.page)
+
+
+def _check_card(api: HfApi, record: ResultRecord, model: Repo, data: DataSet, options: Options) -> None:
+    """A card, or entries, of the model that cannot be read are an error before anything is sent."""
+    with staging() as scratch:
+        state = look_at(api, model, _title(record), propose=not options.direct)
+        _stage_numbers(api, record, scratch, state, data, api.endpoint)
+
+
+def _title(record: ResultRecord) -> str:
+    return f"Results: {record.benchmark.id} of {record.model.id}"
 
 
 def _right_record(folder: Path, model: str | None) -> ResultRecord:
