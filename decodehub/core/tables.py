@@ -212,11 +212,11 @@ class Table:
         """Title, table and notes as Markdown."""
         heads = [_markdown(column.title) for column in self.heads]
         rules = ["---:" if self.justified(j) == "right" else "---" for j in range(len(heads))]
-        lines = [f"# {self.title}", ""] if self.title else []
+        lines = [f"# {_markdown(self.title)}", ""] if self.title else []
         lines += [_line(heads), _line(rules)]
         for i, row in enumerate(self.text()):
             if i in self.sections:
-                lines.append(_line([f"*{self.sections[i]}*", *[""] * (len(row) - 1)]))
+                lines.append(_line([f"*{_markdown(self.sections[i])}*", *[""] * (len(row) - 1)]))
             cells = (_code(cell) if self.heads[j].code else _markdown(cell) for j, cell in enumerate(row))
             lines.append(_line(f"**{cell}**" if (i, j) in self.best else cell for j, cell in enumerate(cells)))
         return "\n".join([*lines, *(["", *(f"- {_markdown(note)}" for note in self.notes)] if self.notes else []), ""])
@@ -254,8 +254,16 @@ class Table:
 
 
 def from_dicts(rows: Sequence[Mapping[str, Cell]], title: str = "") -> Table:
-    """A table of rows that all have the same keys, which are the titles of the columns; at least one row."""
-    return Table(list(rows[0]), [[row[key] for key in rows[0]] for row in rows], title=title)
+    """A table of rows that all have the same keys, which are the titles of the columns; at least one row.
+
+    Raises:
+        ValueError: the keys of a row differ from those of the first.
+    """
+    keys = list(rows[0])
+    for i, row in enumerate(rows):
+        if set(row) != set(keys):
+            raise ValueError(f"table {title!r}: row {i} has the keys {sorted(row)}, the first has {sorted(keys)}")
+    return Table(keys, [[row[key] for key in keys] for row in rows], title=title)
 
 
 def _absent(value: float | None) -> bool:
@@ -267,7 +275,10 @@ def _value(cell: Cell) -> Any:
 
 
 def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") and not _is_number(value) else value
+    if not isinstance(value, str):
+        return value
+    guarded = f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _is_number(value) else value
+    return guarded.replace("\r\n", "\n").replace("\r", "\n")  # a bare CR would not be quoted and would end the row
 
 
 def _is_number(text: str) -> bool:

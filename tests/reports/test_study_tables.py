@@ -19,7 +19,7 @@ from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark,
 from decodehub.metrics.eeg_editbench.protocol import Predictions, ScoredRuns, make_record, score_runs
 from decodehub.metrics.eeg_editbench.scoring import Settings
 from decodehub.reports import study_figure_data as data
-from decodehub.reports import study_plots as _study_plots
+from decodehub.reports import study_figures, study_plots
 from decodehub.reports.study_figures import write_figures
 from decodehub.reports.study_paper import PAPER_MODELS, blocks, caveats, check_study, paper_model, published
 from decodehub.reports.study_tables import TABLES, cells, csv_rows, layout, layouts, write_tables
@@ -427,7 +427,7 @@ def no_ink(monkeypatch: pytest.MonkeyPatch) -> None:
     def close(figure: Any) -> dict[str, bytes]:
         return {"png": b"png", "svg": b"svg"}
 
-    monkeypatch.setattr(_study_plots, "rendered", close)
+    monkeypatch.setattr(study_plots, "rendered", close)
 
 
 NAMES = ("5", "6", "7", "S1", "S2", "S3", "S4")
@@ -506,7 +506,7 @@ def test_the_command(no_ink: None, tmp_path: Path, make_release: Callable[..., P
     options = ["--out", str(tmp_path / "out"), "--data-dir", str(release)]
     cli.app(["editbench", "tables", str(tmp_path / "ORG/nice"), f"mine={tmp_path / 'ridge'}", *options], standalone_mode=False)
     shown = capsys.readouterr().out
-    assert "36 files in" in shown and "Table S14" in shown and "mine" in shown and "is a sample or rehearsal" in shown
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".md", ".png", ".svg"}
+    assert "43 files in" in shown and "Table S14" in shown and "mine" in shown and "is a sample or rehearsal" in shown
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".md", ".png", ".svg", ".tex"}
     with pytest.raises(ValueError, match="two records are of 'ridge'"):
         cli.app(["editbench", "tables", str(tmp_path / "ridge"), str(tmp_path / "ridge"), *options], standalone_mode=False)
