@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from decodehub.core.files import atomic_path, file_state, sha256_json, write_json
-from decodehub.core.space import reserve
+from decodehub.core.space import reserve_space
 
 from .frozen_encoder import ImageEncoder
 from .image_features import ImageLike, image_features, image_hashes
@@ -102,8 +102,7 @@ def pair_features(
             if accelerator is None or accelerator.is_main_process:
                 with atomic_path(path) as part:
                     mapped = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(n, width))
-                    with part.open("rb+") as file:
-                        reserve(file.fileno(), part.stat().st_size, path)
+                    reserve_space(part, part.stat().st_size, target=path)
                     _fill(mapped, units, left, right)
                     mapped.flush()
                     del mapped

@@ -114,35 +114,9 @@ class DiskFull(OSError):
     """There is no space for a file; the message names it and says how much is missing."""
 
 
-def reserve_space(path: Path, size: int, *, target: Path | None = None) -> None:
-    """Give the file `path` `size` bytes on the disk now, so that a memory map of it can be filled without the disk running full under it
-    (which ends a process by SIGBUS, without a word).
-
-    Args:
-        path: a file that exists; what it holds stays.
-        size: bytes in all.
-        target: what a message calls it, when `path` is temporary.
-
-    Raises:
-        DiskFull: there is no space for it, or a file may not be as large.
-    """
-    with path.open("rb+") as f, _disk_full(target or path, size):
-        if hasattr(os, "posix_fallocate") and size:
-            try:
-                os.posix_fallocate(f.fileno(), 0, size)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                    raise
-        f.seek(0, os.SEEK_END)
-        while (missing := size - f.tell()) > 0:  # a file system that cannot reserve: ordinary writes fail in words
-            f.write(bytes(min(missing, 1 << 20)))
-        f.flush()
-        os.fsync(f.fileno())
-
-
 @contextmanager
-def _disk_full(path: Path, size: int | None = None) -> Iterator[None]:
+def disk_full_in_words(path: Path, size: int | None = None) -> Iterator[None]:
+    """Raise `DiskFull`, which names `path` and the `size` in bytes that it needs, where the block runs out of space."""
     try:
         yield
     except OSError as error:
@@ -165,7 +139,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _disk_full(path), _temporary(path, ".part") as part:
+    with disk_full_in_words(path), _temporary(path, ".part") as part:
         try:
             yield part
             with part.open("rb+") as f:
@@ -289,7 +263,7 @@ def new_folder(folder: Path | str, *, or_existing: bool = False, replace: bool =
     if folder.exists() and not (or_existing or replace):
         raise FileExistsError(f"{folder} exists already: remove it or name another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _disk_full(folder), _temporary(folder, ".part", folder=True) as work:
+    with disk_full_in_words(folder), _temporary(folder, ".part", folder=True) as work:
         try:
             yield work
             work.chmod(0o777 & ~_umask())

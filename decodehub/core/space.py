@@ -3,48 +3,56 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-import shutil
 import tempfile
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
+from .files import disk_full_in_words
 
-def reserve(handle: int, n_bytes: int, path: Path) -> None:
-    """Make an open file `n_bytes` long, with the space for them.
+
+def reserve_space(path: Path, size: int, *, target: Path | None = None) -> None:
+    """Give the file `path` `size` bytes on the disk now, so that a memory map of it can be filled without the disk running full under it
+    (which ends a process by SIGBUS, without a word).
 
     Args:
-        handle: of the file. n_bytes: its length.
-        path: for the message.
+        path: a file that exists; what it holds stays.
+        size: bytes in all.
+        target: what a message calls it, when `path` is temporary.
 
     Raises:
-        OSError: the disk has not that much left (ENOSPC); the message says where and how much is needed.
+        DiskFull: there is no space for it, or a file may not be as large.
     """
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, max(n_bytes, 1))
-            return
-        if shutil.disk_usage(path.parent).free < n_bytes:
-            raise OSError(errno.ENOSPC, "")
-        os.ftruncate(handle, n_bytes)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise OSError(
-            error.errno,
-            f"no space for {n_bytes / 1e9:.3g} GB at {path} ({free / 1e9:.3g} GB are free there): make room, or name a folder on another disk",
-        ) from None
+    with path.open("rb+") as f:
+        _reserve(f, size, target or path)
 
 
 def scratch_array(folder: Path, shape: tuple[int, ...]) -> np.memmap:
     """A float32 array in a file of `folder` that has no name: no other process meets it, and it is gone when this one ends, however it does.
 
     Raises:
-        OSError: no space.
+        DiskFull: no space.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
-        reserve(file.fileno(), 4 * int(np.prod(shape)), folder / "features")
+        _reserve(file, max(4 * math.prod(shape), 1), folder / "features")
         return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
+
+
+def _reserve(f: IO[bytes], size: int, target: Path) -> None:
+    with disk_full_in_words(target, size):
+        if hasattr(os, "posix_fallocate") and size:
+            try:
+                os.posix_fallocate(f.fileno(), 0, size)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise
+        f.seek(0, os.SEEK_END)
+        while (missing := size - f.tell()) > 0:  # a file system that cannot reserve: ordinary writes fail in words
+            f.write(bytes(min(missing, 1 << 20)))
+        f.flush()
+        os.fsync(f.fileno())

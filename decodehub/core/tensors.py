@@ -11,7 +11,8 @@ import numpy as np
 from numpy.lib.format import dtype_to_descr, open_memmap, write_array_header_1_0
 from safetensors import SafetensorError, safe_open
 
-from .files import POINTER_MAX_BYTES, atomic_path, pointer_kind, reserve_space
+from .files import POINTER_MAX_BYTES, atomic_path, pointer_kind
+from .space import reserve_space
 
 
 class Tensors(NamedTuple):

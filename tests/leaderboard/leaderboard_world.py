@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from decodehub.core.records import ModelInfo
 from decodehub.metrics.bcs import protocol as bcs
@@ -16,6 +20,7 @@ from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.metrics.imindbench import protocol as imind
 from decodehub.metrics.imindbench.grid import DATASETS, Grid, make_grid
 from decodehub.metrics.imindbench.predictions import Predictions, concatenate, fold_rows
+from decodehub.metrics.imindbench.truth import FoldTruth, Truth, fold_hash
 
 HOSTILE = "<img src=x onerror=alert(1)>${alert(2)}{{7*7}}"
 FORMULA = "=HYPERLINK(1)"
@@ -37,7 +42,7 @@ def editbench_runs(b: Benchmark, strength: float, seed: int, subjects: range = r
     return runs
 
 
-def imind_grid(release: str = "0.1.0") -> Grid:
+def imind_grid(release: str = "films-1.0") -> Grid:
     """Three tasks in three data sets of six people each, the last task in Challenge."""
     return make_grid(
         release,
@@ -59,6 +64,17 @@ def imind_predictions(grid: Grid, rule: str, strength: float, seed: int) -> Pred
                 p = 1 / (1 + np.exp(-(rng.standard_normal(40) + strength * (2 * label - 1))))
                 parts.append(fold_rows(unit.id, fold, split, np.arange(40), label, p))
     return concatenate(parts)
+
+
+@contextmanager
+def known_truth() -> Iterator[None]:
+    """While the block runs, the windows and labels of `imind_predictions` are those of the release."""
+    hashes = {
+        cell: FoldTruth(fold_hash(*cell, np.arange(40), np.arange(40) % 2), 40, "") for cell in itertools.product(imind_grid().ids, (0, 1))
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imind, "load_truth", lambda grid, data_dir=None: Truth(hashes, dict))
+        yield
 
 
 def bcs_pairs(release: str, targets: bool) -> bcs.Pairs:

@@ -9,7 +9,7 @@ import io
 import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -40,8 +40,9 @@ EDITBENCH, BCS, IMIND = lb.boards()
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) -> Path:
-    return world.write_world(tmp_path_factory.mktemp("results"), tiny_benchmark)
+def results(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) -> Iterator[Path]:
+    with world.known_truth():
+        yield world.write_world(tmp_path_factory.mktemp("results"), tiny_benchmark)
 
 
 @pytest.fixture(scope="module")

@@ -481,7 +481,6 @@ class TestFigures:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         from decodehub.metrics.eeg_editbench.benchmark import with_distances
-        from decodehub.reports import study_figures
 
         release = make_release(tmp_path / "release", concepts=6)
         plain = load_benchmark(str(release))
