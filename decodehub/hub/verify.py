@@ -59,7 +59,7 @@ def verify_record(folder: Path, record: ResultRecord) -> Rescored:
     protocol = _protocol(record)
     check_files(folder, record)
     scored = protocol.rescore(folder, record)
-    fault = protocol.release_fault(scored) if hasattr(protocol, "release_fault") else None
+    fault = protocol.local_release_fault(scored) if hasattr(protocol, "local_release_fault") else None
     if fault is not None:
         raise RecordError(fault)
     labels = getattr(getattr(scored, "labels", None), "state", None)  # of a protocol that holds them against its release, here and now
