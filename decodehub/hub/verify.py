@@ -60,7 +60,7 @@ def verify_record(folder: Path, record: ResultRecord) -> Rescored:
     protocol = _protocol(record)
     check_files(folder, record)
     scored = protocol.rescore(folder, record)
-    fault = protocol.release_fault(scored) if hasattr(protocol, "release_fault") else None
+    fault = protocol.local_release_fault(scored) if hasattr(protocol, "local_release_fault") else None
     if fault is not None:
         raise RecordError(fault)
     unproved = dict.fromkeys(words for words in (record.not_checked, getattr(scored, "not_checked", "")) if words)

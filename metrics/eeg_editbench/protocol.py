@@ -312,7 +312,7 @@ def settings_of(stated: Mapping[str, Any]) -> Settings:
         raise RecordError(f"protocol.settings of the record: {error}") from None
 
 
-def release_fault(scored: ScoredRuns) -> str | None:
+def local_release_fault(scored: ScoredRuns) -> str | None:
     """What is wrong with the table that was scored, where this machine has the release that it says it is; None for nothing, or no release.
 
     Visual distances may be others: they are measured where a release carries none (`benchmark.with_distances`).
