@@ -156,10 +156,15 @@ def _open_index(folder: Path, head: dict[str, Any]) -> dict[str, Any]:
 
 def _is_shard(path: Path) -> bool:
     """Whether a file has the name of a shard and is not an archive of something else; what is damaged is made again."""
+    if re.fullmatch(r"sub-\d+_(train|test)-\d{5}\.tar", path.name) is None:
+        return False
     with path.open("rb") as f:
         head = f.read(BLOCK)
-    other = head[257:262] == b"ustar" and re.match(rb"sub-\d+_(train|test)_\d+\.eeg\.npy\0", head) is None
-    return re.fullmatch(r"sub-\d+_(train|test)-\d{5}\.tar", path.name) is not None and not other
+    try:
+        first = tarfile.TarInfo.frombuf(head, "utf-8", "replace").name
+    except tarfile.HeaderError:
+        return True
+    return re.fullmatch(r"sub-\d+_(train|test)_\d+\.eeg\.npy", first) is not None
 
 
 def _same_group(folder: Path, group: str, before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -192,6 +192,10 @@ def load_epochs(root: Path, subject: int, partition: Partition, *, verify: bool 
 def _wrong_fields(info: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, Any]]:
     """(field, what it must be, what it is) of every field of an ``info.json`` that is missing or wrong."""
     name = re.fullmatch(r"sub-(\d+)", folder.resolve().name)
+    subject: Any
+    ch_names: Any
+    times: Any
+    sfreq: Any
     subject, ch_names, times, sfreq = (info.get(key) for key in ("subject", "ch_names", "times", "sfreq"))
     if type(info.get("schema_version")) is not int or info["schema_version"] != SCHEMA_VERSION:
         yield "schema_version", f"the number {SCHEMA_VERSION}", repr(info.get("schema_version"))
@@ -213,6 +217,8 @@ def _wrong_fields(info: dict[str, Any], folder: Path) -> Iterator[tuple[str, str
         yield "partitions", f"an object with {' and '.join(PARTITIONS)}, or one of them", partitions
         return
     for partition, part in partitions.items():
+        shape: Any
+        hashes: Any
         shape, hashes = (part.get("shape"), part.get("sha256")) if isinstance(part, dict) else (None, None)
         sizes = tuple(len(value) if isinstance(value, list) else 0 for value in (ch_names, times))
         if not _is_list(shape, int) or len(shape) != 4 or min(shape) < 1 or tuple(shape[2:]) != sizes:
