@@ -93,7 +93,10 @@ def check_replaces(folder: Path, settings: dict[str, Any], *, overwrite: bool = 
         if not (folder / WORK).is_dir() and (there := sorted(p.name for p in folder.glob("*.npy"))):
             raise ValueError(f"{folder} holds files that 'decodehub things prepare' has not made ({', '.join(there[:4])}): {remedy}")
         return
-    before = read_info(folder)["settings"]
+    try:
+        before = read_info(folder)["settings"]
+    except ValueError as error:
+        raise ValueError(f"{str(error).removesuffix(f': {AGAIN}')}: {remedy}") from None
     now = json.loads(canonical_json(settings))
     if before != now:
         differ = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
