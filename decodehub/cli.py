@@ -19,7 +19,7 @@ from . import __version__
 from .core import provenance
 from .core.entry import Entry, names
 
-_UsageError = typer.BadParameter.mro()[1]  # typer carries a copy of click in some versions and imports it in others
+_UsageError: Any = typer.BadParameter.mro()[1]  # typer carries a copy of click in some versions and imports it in others
 
 
 def _verbs() -> dict[str, Path]:

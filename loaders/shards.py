@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -87,9 +88,14 @@ def write_shards(
     folder = Path(folder)
     head = {"schema_version": SCHEMA_VERSION, "dataset": "things-eeg2", "dtype": "float16" if float16 else "float32", "averaged": average}
     index = _open_index(folder, head)
+    listed = {shard["name"] for group in index["groups"].values() for shard in group["shards"]}
+    if strangers := sorted(p.name for p in folder.glob("*.tar") if p.name not in listed and not _is_shard(p)):
+        raise ValueError(f"{folder} holds archives that are not ours ({', '.join(strangers[:3])}): use an empty folder")
     for epochs in epochs_iter:
         group = f"sub-{epochs.subject:02d}_{epochs.partition}"
         if group in index["groups"]:
+            label = release or str(epochs.settings.get("release") or "")
+            _same_group(folder, group, index["groups"][group], {**_description(epochs), "release": label})
             del index["groups"][group]  # while its shards may change, the index does not vouch for them
             _write_index(folder, index)
         label = release or str(epochs.settings.get("release") or "")
@@ -146,6 +152,26 @@ def _open_index(folder: Path, head: dict[str, Any]) -> dict[str, Any]:
     if found != head:
         raise ValueError(f"{folder} holds shards with other settings: expected {head}, found {found}; use an empty folder")
     return index
+
+
+def _is_shard(path: Path) -> bool:
+    """Whether a file has the name of a shard and is not an archive of something else; what is damaged is made again."""
+    if re.fullmatch(r"sub-\d+_(train|test)-\d{5}\.tar", path.name) is None:
+        return False
+    with path.open("rb") as f:
+        head = f.read(BLOCK)
+    try:
+        first = tarfile.TarInfo.frombuf(head, "utf-8", "replace").name
+    except tarfile.HeaderError:
+        return True
+    return re.fullmatch(r"sub-\d+_(train|test)_\d+\.eeg\.npy", first) is not None
+
+
+def _same_group(folder: Path, group: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    if differ := [key for key, value in now.items() if before.get(key) != value]:
+        raise ValueError(
+            f"{folder} holds shards of {group} from other arrays ({', '.join(differ)} differ): use an empty folder, or remove them first"
+        )
 
 
 def _write_index(folder: Path, index: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ def prepare(
         str | None, typer.Option(help="For arrays without channel names, if you know their order: model, recording or osf17.")
     ] = None,
     progress: Annotated[bool, typer.Option(help="Show progress bars.")] = True,
+    overwrite: Annotated[bool, typer.Option(help="Replace arrays in --out that were made with other settings, or by others.")] = False,
 ) -> None:
     """Make arrays of epochs that every retrieval model takes, from recordings or from arrays that others have preprocessed.
 
@@ -51,7 +52,7 @@ def prepare(
     failed: dict[int, str] = {}
     for number in subjects:
         try:
-            folder = _prepare_one(found, number, out, settings, channels, channel_order, progress)
+            folder = _prepare_one(found, number, out, settings, channels, channel_order, progress, overwrite)
         except (ValueError, OSError, KeyError, RuntimeError) as error:  # one subject's files must not end the job of all
             failed[number] = str(error)
             typer.secho(f"sub-{number:02d} failed: {error}", fg="red", err=True)
@@ -181,19 +182,37 @@ def prepare_settings(channels: str | None = None, mvnn: bool = True, options: li
 
 
 def _prepare_one(
-    source: Source, subject: int, out: Path, settings: PrepareSettings, channels: str | None, channel_order: str | None, progress: bool
+    source: Source,
+    subject: int,
+    out: Path,
+    settings: PrepareSettings,
+    channels: str | None,
+    channel_order: str | None,
+    progress: bool,
+    overwrite: bool,
 ) -> Path:
     if source.kind == "runs":
         from decodehub.loaders.things_eeg2.prepare import prepare_subject
 
         return prepare_subject(
-            lambda: source.runs(subject), out, settings, source=source.description, design=source.design, progress=progress
+            lambda: source.runs(subject),
+            out,
+            settings,
+            source=source.description,
+            design=source.design,
+            progress=progress,
+            overwrite=overwrite,
         )
     from decodehub.loaders.things_eeg2.select import store_epochs
 
     wanted = None if channels is None else settings.ch_names
     return store_epochs(
-        lambda partition: source.epochs(subject, partition), out, channels=wanted, channel_order=channel_order, source=source.description
+        lambda partition: source.epochs(subject, partition),
+        out,
+        channels=wanted,
+        channel_order=channel_order,
+        source=source.description,
+        overwrite=overwrite,
     )
 
 

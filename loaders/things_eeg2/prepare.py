@@ -31,11 +31,10 @@ from decodehub.core.tensors import reserved_array
 from ..mvnn import noise_covariance, whiten, whitening_matrix
 from . import PARTITIONS, Epochs, Partition, Run, channel_indices
 from .epoching import PrepareSettings, fingerprint, iter_epochs, usable_events
-from .store import INFO, load_epochs, read_info, subject_folder, write_info
+from .store import INFO, WORK, check_replaces, load_epochs, read_info, subject_folder, write_info
 
 __all__ = ["PrepareSettings", "prepare_subject"]
 
-WORK = ".work"
 TRIALS_A_BLOCK = 128  # read, whitened and written together
 NAMED = 8  # images that a message names
 
@@ -100,6 +99,7 @@ def prepare_subject(
     source: str = "recordings",
     design: dict[str, Any] | None = None,
     progress: bool = True,
+    overwrite: bool = False,
 ) -> Path:
     """Prepare one subject: ``train.npy``, ``test.npy`` and what belongs to them, ``info.json`` last.
 
@@ -113,6 +113,7 @@ def prepare_subject(
         source: the layout of the recordings, in words, for ``info.json``.
         design: what simulated recordings of a smaller experiment state as theirs (`Source.design`), for ``info.json``.
         progress: show bars.
+        overwrite: replace arrays that were made with other settings, or by others.
 
     Returns:
         The subject's folder.
@@ -130,6 +131,7 @@ def prepare_subject(
     if first is None:
         raise ValueError("there are no recordings")
     folder = subject_folder(out_root, first.subject)
+    check_replaces(folder, settings.as_dict(), overwrite=overwrite)
     if make is not None and _stated_settings(folder) == key:
         del first, stream
         if _is_complete(folder, make(), settings):

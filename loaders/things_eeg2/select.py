@@ -12,7 +12,7 @@ import numpy as np
 from decodehub.core.tensors import reserved_array
 
 from . import CHANNELS, PARTITIONS, POSTERIOR_17, POSTERIOR_17_OSF, RECORDING_ORDER, Epochs, Partition, channel_indices
-from .store import INFO, subject_folder, write_info
+from .store import INFO, WORK, check_replaces, subject_folder, write_info
 
 ChannelOrder = Literal["model", "recording", "osf17"]
 ORDERS: dict[str, tuple[str, ...]] = {"model": CHANNELS, "recording": RECORDING_ORDER, "osf17": POSTERIOR_17_OSF}
@@ -56,6 +56,7 @@ def store_epochs(
     channels: Sequence[str] | None = None,
     channel_order: str | None = None,
     source: str,
+    overwrite: bool = False,
 ) -> Path:
     """Store one subject's epochs with channels selected and ordered by name; values, unit and times stay as they are.
 
@@ -65,6 +66,7 @@ def store_epochs(
         channels: names in the order wanted; by default all that are there, in the order of models.
         channel_order: see :func:`named_channels`.
         source: the layout of the files, in words.
+        overwrite: replace arrays that were made with other settings, or by others.
 
     Returns:
         The subject's folder.
@@ -79,8 +81,11 @@ def store_epochs(
         here = named_channels(epochs, channel_order)
         wanted = tuple(channels) if channels is not None else tuple(name for name in CHANNELS if name in here)
         picks = channel_indices(here, wanted)
+        settings = {"method": "selected", "of": dict(epochs.settings), "channels": list(wanted), "channel_order": channel_order}
         if folder is None:
             folder = subject_folder(out_root, epochs.subject)
+            check_replaces(folder, settings, overwrite=overwrite)
+            (folder / WORK).mkdir(parents=True, exist_ok=True)
             (folder / INFO).unlink(missing_ok=True)
         elif (first := described["train"]).subject != epochs.subject or first.ch_names != wanted or first.unit != epochs.unit:
             raise ValueError(f"{source}: train and test differ in subject, channels or unit")
@@ -98,11 +103,11 @@ def store_epochs(
             if values is not None:
                 with reserved_array(path, np.shape(values), dtype) as out:
                     out[...] = values
-        settings = {"method": "selected", "of": dict(epochs.settings), "channels": list(wanted), "channel_order": channel_order}
         described[partition] = replace(
             epochs, data=np.load(folder / f"{partition}.npy", mmap_mode="r", allow_pickle=False), ch_names=wanted, settings=settings
         )
         del epochs
     assert folder is not None
     write_info(folder, described, source=source)
+    (folder / WORK).rmdir()
     return folder

@@ -74,7 +74,7 @@ class ScheduleSettings:
     pauses: float = 1.0
 
     @property
-    def design(self) -> dict[Partition, dict[str, int]]:
+    def design(self) -> dict[str, dict[str, int]]:
         """What is shown, as the simulated files state it (see `design_of`)."""
         train = {"concepts": self.n_train_concepts, "images_per_concept": self.images_per_concept}
         repetitions = {name: n * self.n_sessions for name, n in REPETITIONS_PER_SESSION.items()}

@@ -8,6 +8,7 @@ sub-01/{train,test}_sessions.npy               (n_images, n_repetitions) int8, s
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from decodehub.core.files import read_json, sha256_file, sha256_json, write_json
+from decodehub.core.files import canonical_json, read_json, sha256_file, sha256_json, write_json
 from decodehub.core.tensors import reserved_array
 
 from . import PARTITIONS, TEST_IMAGES, TRAIN_IMAGES, Epochs, Partition
 
 INFO = "info.json"
+WORK = ".work"  # in a subject's folder, what is being prepared
 SCHEMA_VERSION = 1
 AGAIN = "prepare the subject again with 'decodehub things prepare'"
 
@@ -76,6 +78,29 @@ def write_info(
     if design is not None:
         info["design"] = design
     write_json(folder / INFO, info)
+
+
+def check_replaces(folder: Path, settings: dict[str, Any], *, overwrite: bool = False) -> None:
+    """Refuse a subject's folder that holds arrays of other settings, or of another origin, which preparing would replace.
+
+    Raises:
+        ValueError: what differs, and the flag.
+    """
+    remedy = "name another --out, or replace them with --overwrite"
+    if overwrite or not folder.is_dir():
+        return
+    if not (folder / INFO).is_file():
+        if not (folder / WORK).is_dir() and (there := sorted(p.name for p in folder.glob("*.npy"))):
+            raise ValueError(f"{folder} holds files that 'decodehub things prepare' has not made ({', '.join(there[:4])}): {remedy}")
+        return
+    try:
+        before = read_info(folder)["settings"]
+    except ValueError as error:
+        raise ValueError(f"{str(error).removesuffix(f': {AGAIN}')}: {remedy}") from None
+    now = json.loads(canonical_json(settings))
+    if before != now:
+        differ = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        raise ValueError(f"{folder} holds arrays made with other settings ({', '.join(differ)} differ): {remedy}")
 
 
 def save_epochs(root: Path, epochs: dict[Partition, Epochs], *, source: str) -> Path:
@@ -170,6 +195,10 @@ def load_epochs(root: Path, subject: int, partition: Partition, *, verify: bool 
 def _wrong_fields(info: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, Any]]:
     """(field, what it must be, what it is) of every field of an ``info.json`` that is missing or wrong."""
     name = re.fullmatch(r"sub-(\d+)", folder.resolve().name)
+    subject: Any
+    ch_names: Any
+    times: Any
+    sfreq: Any
     subject, ch_names, times, sfreq = (info.get(key) for key in ("subject", "ch_names", "times", "sfreq"))
     if type(info.get("schema_version")) is not int or info["schema_version"] != SCHEMA_VERSION:
         yield "schema_version", f"the number {SCHEMA_VERSION}", repr(info.get("schema_version"))
@@ -191,6 +220,8 @@ def _wrong_fields(info: dict[str, Any], folder: Path) -> Iterator[tuple[str, str
         yield "partitions", f"an object with {' and '.join(PARTITIONS)}, or one of them", partitions
         return
     for partition, part in partitions.items():
+        shape: Any
+        hashes: Any
         shape, hashes = (part.get("shape"), part.get("sha256")) if isinstance(part, dict) else (None, None)
         sizes = tuple(len(value) if isinstance(value, list) else 0 for value in (ch_names, times))
         if not _is_list(shape, int) or len(shape) != 4 or min(shape) < 1 or tuple(shape[2:]) != sizes:

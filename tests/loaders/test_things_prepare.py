@@ -363,7 +363,10 @@ def test_other_settings_reuse_nothing_and_a_complete_subject_is_recognised(runs,
     (folder / "test.npy").write_bytes(array)
     prepare_subject(lambda: iter(runs), tmp_path, plain, progress=False)  # a damaged array is made anew
     assert contents(folder) == before
-    prepare_subject(lambda: iter(runs), tmp_path, replace(plain, unit="uV"), progress=False)
+    with pytest.raises(ValueError, match=r"other settings \(unit differ\): .* --overwrite"):
+        prepare_subject(lambda: iter(runs), tmp_path, replace(plain, unit="uV"), progress=False)
+    assert contents(folder) == before
+    prepare_subject(lambda: iter(runs), tmp_path, replace(plain, unit="uV"), progress=False, overwrite=True)
     assert contents(folder)["test.npy"] != before["test.npy"]
 
 

@@ -38,6 +38,21 @@ def test_from_recordings_to_shards(tmp_path: Path, layout: str) -> None:
     assert all(group["release"].startswith("simulated-") for group in groups.values())
 
 
+def test_arrays_of_other_settings_or_of_others_are_not_replaced(tmp_path: Path) -> None:
+    save_epochs(tmp_path / "a", simulate_sample(counts={"train": (24, 2), "test": (2, 4)}), source="simulated")
+    out = tmp_path / "out"
+    assert run("prepare", tmp_path / "a", "--out", out).exit_code == 0
+    assert run("prepare", tmp_path / "a", "--out", out).exit_code == 0
+    result = run("prepare", tmp_path / "a", "--out", out, "--channels", 17)
+    assert result.exit_code == 1 and "other settings (channels differ)" in result.output and "--overwrite" in result.output
+    assert load_epochs(out, 1, "test", verify=True).data.shape[2] == 63
+    assert run("prepare", tmp_path / "a", "--out", out, "--channels", 17, "--overwrite").exit_code == 0
+    assert load_epochs(out, 1, "test", verify=True).data.shape[2] == 17 and not (out / "sub-01/.work").exists()
+    (out / "sub-01/info.json").unlink()
+    result = run("prepare", tmp_path / "a", "--out", out)
+    assert result.exit_code == 1 and "has not made" in result.output
+
+
 def test_partial_data_are_an_error_unless_said(tmp_path: Path) -> None:
     save_epochs(tmp_path / "prepared", simulate_sample(counts={"train": (24, 2), "test": (2, 4)}), source="simulated")
     info = tmp_path / "prepared/sub-01/info.json"
