@@ -109,7 +109,9 @@ class TestForms:
                 if isinstance(cell, float):
                     assert float(text) == cell or math.isnan(cell)
                 else:
-                    assert text.removeprefix("'") == ("" if cell is None else str(cell).replace("\r\n", "\n").replace("\r", "\n").removeprefix("'"))
+                    assert text.removeprefix("'") == (
+                        "" if cell is None else str(cell).replace("\r\n", "\n").replace("\r", "\n").removeprefix("'")
+                    )
 
     def test_foreign_text_stays_text(self) -> None:
         table = Table(
