@@ -198,7 +198,8 @@ def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> Markup:
     fig = Figure(figsize=(max(3.2, 0.85 * len(items) + 1.2), 2.9))
     ax = fig.subplots()
     for i, (_, m) in enumerate(items):
-        ax.bar(i, m.value, 0.62, color=ACCENT if (m.value or 0) >= 0 else SECOND, zorder=2)
+        value = m.value or 0.0  # those without a value are not drawn
+        ax.bar(i, value, 0.62, color=ACCENT if value >= 0 else SECOND, zorder=2)
         if m.ci95:
             ax.vlines(i, *m.ci95, color=INK, lw=1.4, zorder=3)
         if m.chance is not None:

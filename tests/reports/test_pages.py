@@ -98,7 +98,7 @@ def test_audit_and_probe(tmp_path: Path, scored: bool) -> None:
         "not_independent": [HOSTILE],
         "settings": {"failure_rule": HOSTILE, HOSTILE: HOSTILE},
         "environment": {"python": HOSTILE, "packages": {HOSTILE: HOSTILE}, "command": HOSTILE},
-        **{key: HOSTILE for key in ("signals", "created", "values_sha256")},
+        **dict.fromkeys(("signals", "created", "values_sha256"), HOSTILE),
         **{"n_pairs": 1, "n_concepts": 1, "n_images": 1, "sample": False},
     }
     bcs_audit.write_audit_page(tmp_path / "audit.html", result)
