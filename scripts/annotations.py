@@ -316,7 +316,7 @@ def _agreement_tables(table: AnswerTable, metrics: list[Metric]) -> list[Table]:
         ),
         Table(
             ["annotator, or definition of the consensus", "T-PAS", "95 % CI", "T-SAS", "95 % CI"],
-            [[(who := next(iter(m.slice.values()))), *shown(m, by["t_sas", who])] for m in named("t_pas")],
+            [[*m.slice.values(), *shown(m, by[("t_sas", *m.slice.values())])] for m in named("t_pas")],
             title="mean scores (table 4)",
         ),
         Table(

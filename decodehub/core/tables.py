@@ -71,7 +71,7 @@ class Format(NamedTuple):
             return self._number(cell.value) + ("" if _absent(cell.value) else self._spread(cell))
         if cell is not None and (not isinstance(cell, Real) or isinstance(cell, Integral)):
             return str(cell)
-        return self._number(cell)
+        return self._number(None if cell is None else float(cell))
 
     def interval(self, ends: Ends | None) -> str:
         """``[low, high]``."""
@@ -118,7 +118,7 @@ class Table:
         ValueError: a row has not as many cells as there are columns.
     """
 
-    columns: Sequence[Column | str]
+    columns: Sequence[Any]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     caption: str = ""
@@ -138,7 +138,7 @@ class Table:
     @property
     def heads(self) -> tuple[Column, ...]:
         """The columns."""
-        return tuple(c for c in self.columns if isinstance(c, Column))
+        return tuple(self.columns)
 
     def text(self) -> list[list[str]]:
         """Cells as text, in the format of their columns."""

@@ -99,20 +99,23 @@ def _audit_plot(result: Mapping[str, Any]) -> Markup:
     by = {(n["measure"], n["signal"]): n for n in result["numbers"] if n["name"] == "rho"}
     figure = Figure(figsize=(6.6, 0.6 + 0.36 * len(names)))
     axis = figure.subplots()
+    labeled: set[str] = set()
     for k, (signal, color) in enumerate(zip(signals, (ACCENT, SECOND, INK))):
         for i, name in enumerate(names):
             number = by[name, signal]
             if number["value"] is None:
                 continue
             y = i + 0.16 * (k - (len(signals) - 1) / 2)
-            axis.plot(number["value"], y, "o", color=color, ms=5, zorder=3, label=signals[signal] if i == 0 else None)
+            axis.plot(number["value"], y, "o", color=color, ms=5, zorder=3, label=signals[signal] if signal not in labeled else None)
+            labeled.add(signal)
             if number["ci95"]:
                 axis.plot(number["ci95"], [y, y], color=color, lw=1.6, zorder=2)
     axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
+    axis.set_ylim(len(names) - 0.5, -0.5)
     axis.axvline(0, color=INK, lw=0.8)
     axis.set_xlabel("Spearman's ρ", fontsize=9)
-    axis.legend(frameon=False, fontsize=8.5, loc="best")
+    if labeled:
+        axis.legend(frameon=False, fontsize=8.5, loc="best")
     plain_axes(axis, "x")
     return svg(figure)
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from decodehub.core.records import Metric, ResultRecord
-from decodehub.core.tables import Format, Table, digits_of, estimate
+from decodehub.core.tables import Column, Format, Table, digits_of, estimate
 from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
 
 from .pages import ACCENT, INK, SECOND, Plot, data_url, plain_axes, plural, provenance, svg, write_page
@@ -198,7 +198,8 @@ def _bars(items: Sequence[tuple[str, Metric]], unit: str) -> Markup:
     fig = Figure(figsize=(max(3.2, 0.85 * len(items) + 1.2), 2.9))
     ax = fig.subplots()
     for i, (_, m) in enumerate(items):
-        ax.bar(i, m.value, 0.62, color=ACCENT if (m.value or 0) >= 0 else SECOND, zorder=2)
+        value = m.value or 0.0  # those without a value are not drawn
+        ax.bar(i, value, 0.62, color=ACCENT if value >= 0 else SECOND, zorder=2)
         if m.ci95:
             ax.vlines(i, *m.ci95, color=INK, lw=1.4, zorder=3)
         if m.chance is not None:
@@ -219,7 +220,8 @@ def _all_numbers(record: ResultRecord) -> Table:
         (m.name, ", ".join(f"{k}: {v}" for k, v in m.slice.items()), number(m), m.reason or ENDS.interval(m.ci95), m.unit)
         for m in record.metrics
     ]
-    return Table(["metric", "slice", "score", "95 % CI", "unit"], rows)
+    slices, ends, unit = (Column(title, justify="left") for title in ("slice", "95 % CI", "unit"))  # text, or the reason of no score
+    return Table(["metric", slices, "score", ends, unit], rows)
 
 
 def _provenance(record: ResultRecord) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,13 +21,15 @@ DIFFERENCES = Format(4, signed=True)
 
 def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: str = "roc_auc") -> Table:
     """A table of (model, track, scored run), best Overall first; a run without this subset is left out."""
-    release, ranked = rows[0][2].grid.release, []
+    release = rows[0][2].grid.release
+    ranked: list[tuple[float, list[Any]]] = []
     for model, track, scored in rows:
         overall = _score(scored, metric, subset=subset)
         if overall is not None:
             parts = (_score(scored, metric, subset=subset, dataset=d) for d in DATASETS)
-            ranked.append([model, track, overall, *parts, scored.table.get(metric, subset=subset).n])
-    ranked.sort(key=lambda row: -row[2].value if np.isfinite(row[2].value) else np.inf)
+            total = scored.table.get(metric, subset=subset)
+            ranked.append((total.value if np.isfinite(total.value) else -np.inf, [model, track, overall, *parts, total.n]))
+    ranked.sort(key=lambda item: -item[0])
     return Table(
         [
             Column("", justify="right"),
@@ -36,7 +38,7 @@ def leaderboard(rows: Sequence[tuple[str, str, Scored]], subset: str, metric: st
             *(Column(name, SCORES) for name in ("Overall", *(SHORT_NAMES[d] for d in DATASETS))),
             "units",
         ],
-        [[rank, *row] for rank, row in enumerate(ranked, start=1)],
+        [[rank, *row] for rank, (_, row) in enumerate(ranked, start=1)],
         title=f"iMINDBench {release}, {subset} units, {'ROC-AUC' if metric == 'roc_auc' else 'accuracy'} ± SEM",
     )
 

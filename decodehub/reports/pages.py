@@ -14,7 +14,7 @@ from markupsafe import Markup
 from decodehub.core.files import write_bytes
 from decodehub.core.html import render
 from decodehub.core.records import ResultRecord
-from decodehub.core.tables import Table
+from decodehub.core.tables import Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def svg(figure: Figure, *, transparent: bool = False) -> Markup:
 
 def facts(rows: Mapping[str, object]) -> Table:
     """A table of names and what is stated, without headings."""
-    return Table(["", ""], list(rows.items()))
+    return Table(["", Column("", justify="left")], list(rows.items()))
 
 
 def provenance(record: ResultRecord, rows: Mapping[str, object]) -> Table:

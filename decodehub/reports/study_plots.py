@@ -127,7 +127,7 @@ def categories(rows: Sequence[Row], metric: str, note: str) -> Figure:
             number = round(float(value), 1) + 0.0  # no minus zero
             text = "–" if np.isnan(value) else (f"{number:+.1f}" if difference and number else f"{number:.1f}").replace("-", "−")
             colour = INK if np.isnan(value) else _readable_on(cmap(norm(value)))
-            ax.text(block.centres[j], i, text, ha="center", va="center", fontsize=7, color=colour, in_layout=False)
+            ax.text(float(block.centres[j]), i, text, ha="center", va="center", fontsize=7, color=colour, in_layout=False)
     _label_blocks(ax, blocks, lambda name: "")
     ax.set_yticks(range(len(names)), [f"{name.capitalize()} ({n})" for name, n in names])
     ax.invert_yaxis()
