@@ -45,8 +45,11 @@ def main(
     """
     from rich.console import Console
 
+    from decodehub.runs.retrieval.folders import RECORD_FILES, check_folder
+
     if only not in (None, *PARTS):
         raise ValueError(f"--only must be one of {', '.join(PARTS)}, got {only!r}")
+    check_folder(out, (*RECORD_FILES, "nice", "imind"), "the demo")
     console = Console()
     parts = {
         "editbench": lambda: editbench(out, snr, crops, console),
@@ -100,6 +103,7 @@ def editbench(out: Path, snr: float, crops: int, console: Console) -> None:
 
     from decodehub.core.files import home
     from decodehub.core.records import ModelInfo
+    from decodehub.hub_models.eeg_retrieval import RidgeRetrievalModel
     from decodehub.loaders.image_encoders import load_encoder
     from decodehub.loaders.image_features import check_features, image_features
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
@@ -139,7 +143,7 @@ def editbench(out: Path, snr: float, crops: int, console: Console) -> None:
         predictions,
         model=ModelInfo(id="ridge-baseline", parameters=parameters, notes="linear map from EEG to EfficientNet-lite0 features"),
         data=f"Simulated EEG (63 channels, 250 Hz, linear in image features), snr {snr:g}, {len(SUBJECTS)} simulated subjects, {crops} training stimuli",
-        similarity="cosine after centring",
+        similarity=RidgeRetrievalModel.similarity,
         distance_encoder=encoder.name,
         simulated=True,
     )

@@ -9,17 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
+from decodehub.runs.retrieval.options import (
+    MODEL_NAMES,
+    TRAINING_HELP,
+    BatchSize,
+    Epochs,
+    Force,
+    HardNegatives,
+    LearningRate,
+    Prepared,
+    ReleaseDir,
+    Snr,
+    check_source,
+)
 from decodehub.runs.retrieval.stimuli import CROPS, SNR
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 ENCODER_HELP = 'Image encoder: "published" (weights from the Hub), or an id such as "lite0", which needs no download and is marked.'
-TRAINING_HELP = (
-    "Folder of training images: concept folders as in THINGS-EEG2, or training.jsonl; training_edits.jsonl may list edits of them "
-    "(image, edit_of) as hard negatives."
-)
 FORMATS = ".npy, .npz, .safetensors or .parquet"
-Force = Annotated[bool, typer.Option("--force", help="Also write over another record, or into a folder that holds other files.")]
 DataDir = Annotated[
     str | None, typer.Option(help='Folder of a release, or "sample"; by default the release that load_dataset("eeg-editbench") gives.')
 ]
@@ -204,10 +212,10 @@ def rehearse(
 
 @app.command()
 def targets(
-    model: Annotated[str, typer.Argument(help="nice, atm, mb2c, ubp, ats, brain-hive, hyfi or neurobridge.")],
+    model: Annotated[str, typer.Argument(help=f"{MODEL_NAMES}.")],
     training: Annotated[Path, typer.Option(help=TRAINING_HELP)],
     out: Annotated[Path, typer.Option(help="Folder of the file, MODEL.safetensors.")] = Path("targets"),
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the release to score on; by default the one that is configured.")] = None,
+    data_dir: ReleaseDir = None,
     base_encoder: Annotated[str, typer.Option(help=ENCODER_HELP)] = "published",
     text: Annotated[str, typer.Option(help='Text encoder of atm: "published", an id, or "none".')] = "published",
     seed: Annotated[
@@ -253,22 +261,23 @@ def study(
     ),
     subjects: Annotated[str, typer.Option(help="Numbers, e.g. 1-10 or 1,3,5.")] = "1-10",
     seeds: Annotated[str, typer.Option(help="Numbers, e.g. 0-4.")] = "0-4",
-    eeg: Annotated[Path | None, typer.Option(help="Folder that `decodehub things prepare` wrote.")] = None,
+    eeg: Prepared = None,
     targets: Annotated[Path | None, typer.Option(help="Folder that `decodehub editbench targets` wrote.")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the release to score on; by default the one that is configured.")] = None,
+    data_dir: ReleaseDir = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Simulated EEG and lite0 features in place of --eeg and --targets.")] = False,
     training: Annotated[Path | None, typer.Option(help=f"With --simulate: {TRAINING_HELP} By default crops of public photographs.")] = None,
-    snr: Annotated[float, typer.Option(min=0, help="With --simulate: signal-to-noise ratio of one trial.")] = SNR,
+    snr: Snr = SNR,
     out: Annotated[Path, typer.Option(help="Folder of the study.")] = Path("runs/study"),
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of every model; by default those of the paper.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="Of every model; by default that of the paper.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of every model; by default that of the paper.")] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
     settings: Annotated[Path | None, typer.Option(help="YAML: training settings by model, e.g. {nice: {epochs: 50}}.")] = None,
-    hard_negatives: Annotated[int, typer.Option(min=0, help="Edits of each training image that join the softmax.")] = 0,
+    hard_negatives: HardNegatives = 0,
     precision: Annotated[str, typer.Option(help="Of the exported embeddings: float32 or float16.")] = "float32",
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Train nothing: records, tables and figures of what is there.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Train models x subjects x seeds, score them on EEG-EditBench, write the paper's tables and figures.
 
@@ -281,21 +290,26 @@ def study(
     import torch
     from accelerate import PartialState
 
-    from decodehub.core.jobs import raise_if_failed
+    from decodehub.core.jobs import JobRunning, exclusive, raise_if_failed
+    from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
     from decodehub.reports.study import report_study
     from decodehub.runs.retrieval.embeddings import PRECISIONS
+    from decodehub.runs.retrieval.folders import STUDY_FILES, check_folder
     from decodehub.runs.retrieval.settings import numbers, settings_of_models
-    from decodehub.runs.retrieval.study import Recorded, Simulated, Study, missing_runs, run_study
+    from decodehub.runs.retrieval.study import Recorded, Simulated, Study, check_models, missing_runs, refuse_other_runs, run_study
     from decodehub.runs.retrieval.training_images import crops, read_training_images
 
-    if simulate == (eeg is not None or targets is not None) or (eeg is None) != (targets is None):
-        raise ValueError("give --eeg and --targets together, or --simulate without them")
+    check_source(simulate, eeg, targets)
+    check_folder(out, STUDY_FILES, "a study", force)
     if precision not in PRECISIONS:
         raise ValueError(f"--precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     names = tuple(name.strip() for name in models.split(","))
+    check_models(names)
+    grid = {"subjects": numbers(subjects, "--subjects", 1), "seeds": numbers(seeds, "--seeds")}
     changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "hard_negatives": hard_negatives or None}
     chosen = settings_of_models(names, {k: v for k, v in changes.items() if v is not None}, settings)
     source: Any
+    load_benchmark(data_dir or "sample" if simulate else data_dir)  # a folder that is none is named before any work
     if simulate:
         images = read_training_images(training) if training else crops(CROPS)
         if not any(own.hard_negatives for own in chosen.values()):  # then edits need no features
@@ -307,21 +321,26 @@ def study(
     plan = Study(
         out=out,
         models=names,
-        subjects=numbers(subjects, "--subjects"),
-        seeds=numbers(seeds, "--seeds"),
+        **grid,
         source=source,
         settings=chosen,
         precision=precision,
     )
+    if not (force or report_only):
+        refuse_other_runs(plan)
     state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
     if not report_only:
         done = run_study(plan, state.process_index, state.num_processes, state.device)
         typer.echo(f"{len(done.made)} runs made, {len(done.reused)} there already, {len(done.failed)} failed")
     missing = missing_runs(plan)
-    if missing and state.num_processes > 1 and not report_only and not done.failed:
+    if missing and not report_only and not done.failed:
         typer.echo(f"{len(missing)} runs of other processes are under way; the last process to finish writes the results")
         return
-    report_study(plan, missing)
+    try:
+        with exclusive(out / "records"):
+            report_study(plan, missing)
+    except JobRunning:
+        typer.echo("another process writes the results")
     if not report_only:
         raise_if_failed(done, "runs")
     if missing:

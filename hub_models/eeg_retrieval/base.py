@@ -44,6 +44,7 @@ class EEGRetrievalModel(PreTrainedModel):
     config_class = EEGRetrievalConfig
     base_model_prefix = "retrieval"
     main_input_name = "eeg"
+    similarity: str  # what `score` is, in words; every model states its own
 
     def _init_weights(self, module: nn.Module) -> None:
         if self.config.initialization == "transformers":
@@ -179,6 +180,7 @@ class ContrastiveModel(EEGRetrievalModel):
     """A retrieval model with scaled inner products in its loss and the cosine as its score (all but HyFI)."""
 
     config_class = ContrastiveConfig
+    similarity = "cosine"
 
     def __init__(self, config: ContrastiveConfig) -> None:
         super().__init__(config)

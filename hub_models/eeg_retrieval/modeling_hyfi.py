@@ -43,6 +43,7 @@ class HyFIModel(EEGRetrievalModel):
     """
 
     config_class = HyFIConfig
+    similarity = "minus Lorentz distance"
 
     def __init__(self, config: HyFIConfig) -> None:
         super().__init__(config)

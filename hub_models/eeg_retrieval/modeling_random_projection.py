@@ -23,6 +23,7 @@ class RandomProjectionModel(EEGRetrievalModel):
     """
 
     config_class = RandomProjectionConfig
+    similarity = "cosine after centring"
 
     def __init__(self, config: RandomProjectionConfig) -> None:
         super().__init__(config)

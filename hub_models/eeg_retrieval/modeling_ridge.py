@@ -66,6 +66,7 @@ class RidgeRetrievalModel(PreTrainedModel):
     """
 
     config_class = RidgeRetrievalConfig
+    similarity = "cosine after centring"
     base_model_prefix = "ridge"
     main_input_name = "eeg"
 

@@ -16,12 +16,13 @@ import torch
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from decodehub.core.jobs import exclusive
 from decodehub.hub.verify import verify
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.runs.retrieval.embeddings import read_run
 from decodehub.runs.retrieval.inputs import Inputs, recorded_inputs
 from decodehub.runs.retrieval.settings import numbers, settings_for
-from decodehub.runs.retrieval.study import Group, Study, deal, make_records, missing_runs, run_study
+from decodehub.runs.retrieval.study import Group, Study, deal, make_records, missing_runs, refuse_other_runs, run_study
 from decodehub.runs.retrieval.training_images import read_training_images
 from decodehub.scripts import editbench
 
@@ -134,6 +135,29 @@ def test_other_data_or_settings_are_made_anew_and_a_lost_file_alone(tmp_path: Pa
     assert all(key.startswith("neurobridge/") for key in missing_runs(longer)) and len(missing_runs(longer)) == 4
     other = plan(tmp_path, ("neurobridge", "ridge"), source=Planted(version=2))
     assert len(missing_runs(other)) == 8
+
+
+def test_runs_of_other_settings_are_not_written_over_unasked(tmp_path: Path) -> None:
+    study = plan(tmp_path, ("ridge",))
+    refuse_other_runs(study)
+    run_study(study, progress=False)
+    refuse_other_runs(study)
+    (tmp_path / "runs/ridge/sub-01_seed-0.safetensors").write_bytes(b"damaged")
+    (tmp_path / "runs/done-0.jsonl").unlink()  # a process killed between a file and its line has lost nothing of another kind
+    refuse_other_runs(study)
+    other = plan(tmp_path, ("ridge",), source=Planted(version=2))
+    with pytest.raises(ValueError, match=r"sub-01_seed-1\.safetensors was made with other data or settings: .* --force"):
+        refuse_other_runs(other)
+
+
+def test_a_run_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
+    study = plan(tmp_path, ("ridge",))
+    with exclusive(tmp_path / "training/ridge/sub-01_seed-1"):  # a lock of another open file counts as another process
+        report = run_study(study, progress=False)
+    assert len(report.made) == 3 and not report.failed and not report.reused
+    assert missing_runs(study) == ["ridge/sub-01_seed-1.safetensors"]
+    again = run_study(study, progress=False)
+    assert again.made == ["ridge/sub-01_seed-1.safetensors"] and len(again.reused) == 3
 
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +337,30 @@ def test_what_is_asked_of_the_verbs_is_checked(tmp_path: Path) -> None:
     bad.write_text("nice: {epoch: 3}")
     result = command("study", "--simulate", "--models", "nice", "--settings", bad, "--report-only")
     assert "epoch" in str(result.exception) and "settings.yaml" in str(result.exception)
+    for text, message in (
+        ("nice: {epochs: 3", r"settings.yaml, line 1: expected ',' or '}'"),
+        ("nice:\n  epochs: !!python/object:os.system x", "settings.yaml, line 2: could not determine a constructor"),
+        ("nice: 3", "settings.yaml: expected settings by model"),
+        ("nice: {epochs: many}", "settings.yaml: nice: "),
+        ("nice: {epochs: 0}", "settings.yaml: nice: epochs must be at least 1"),
+        ("nice: {epoch: 3}", "there is no setting 'epoch'; did you mean 'epochs'?"),
+        ("nise: {epochs: 3}", "did you mean 'nice'?"),
+    ):
+        bad.write_text(text)
+        shown = str(command("study", "--simulate", "--models", "nice", "--settings", bad, "--report-only").exception)
+        assert message in shown and "\n" not in shown, shown
+    for options, message in (
+        (["--subjects", 0], "--subjects '0': numbers go from 1"),
+        (["--seeds", 2**64], f"--seeds '{2**64}': numbers go from 0 to {2**64 - 1}"),
+        (["--seeds", "0-99999"], "more than 10,000 numbers"),
+        (["--models", "nise"], "did you mean 'nice'?"),
+        (["--data-dir", tmp_path / "nowhere"], "nowhere is not a folder"),
+        (["--out", bad / "x"], "settings.yaml is a file"),
+        (["--out", tmp_path], "holds 'settings.yaml', which is not part of a study"),
+    ):
+        shown = str(command("study", "--simulate", "--models", "ridge", "--out", tmp_path / "s", *options).exception)
+        assert message in shown and not (tmp_path / "s").exists(), shown
+    assert "--eeg nowhere does not exist" in str(command("study", "--eeg", "nowhere", "--targets", tmp_path).exception)
     bad.write_text("atm: {epochs: 3}")
     result = command("study", "--simulate", "--models", "nice", "--settings", bad, "--report-only")
     assert "'atm' is not among the models" in str(result.exception)

@@ -14,9 +14,10 @@ import torch
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS, EEGRetrievalModel
+from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS, EEGRetrievalModel, RandomProjectionModel, RidgeRetrievalModel
 from decodehub.runs.retrieval import settings as settings_module
 from decodehub.runs.retrieval.embeddings import score_candidates
+from decodehub.runs.retrieval.folders import refuse_other_run
 from decodehub.runs.retrieval.inputs import recorded_inputs, recorded_test_eeg
 from decodehub.runs.retrieval.training import TrainedRun, settings_for, split_by_concept, train
 from decodehub.scripts import train_retrieval
@@ -359,16 +360,37 @@ def test_candidates_with_equal_features_have_equal_scores() -> None:
     ("options", "error", "message"),
     [
         (["--model", "resnet", "--simulate"], ValueError, "'resnet' is not known"),
+        (["--model", "nise", "--simulate"], ValueError, "did you mean 'nice'"),
         (["--model", "nice"], ValueError, "--eeg and --targets together, or --simulate"),
         (["--simulate", "--eeg", "x", "--targets", "y"], ValueError, "or --simulate without them"),
         (["--eeg", "x"], ValueError, "together"),
-        (["--eeg", "x", "--targets", "missing", "--data-dir", "sample"], FileNotFoundError, "missing does not exist"),
+        (["--eeg", "x", "--targets", "missing", "--data-dir", "sample"], FileNotFoundError, "x does not exist"),
         (["--simulate", "--selection", "test"], ValueError, "selection must be one of last, validation"),
     ],
 )
 def test_options_that_do_not_fit(options: list[str], error: type[Exception], message: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=message):
         invoke(*options, "--out", tmp_path)
+
+
+def test_another_run_is_not_written_over_unasked(tmp_path: Path) -> None:
+    about = {"model_type": "nice", "seed": 0}
+    refuse_other_run(tmp_path, about)
+    (tmp_path / "run.json").write_text('{"model_type": "nice", "seed": 0, "more": 1}')
+    refuse_other_run(tmp_path, about)
+    with pytest.raises(ValueError, match=r"run\.json is of another run: seed is 0 there and 1 here: name another --out"):
+        invoke("--simulate", "--model", "nice", "--seed", "1", "--out", tmp_path)
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(ValueError, match="does not describe a run"):
+        refuse_other_run(tmp_path, about)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ValueError, match=r"holds 'thesis\.txt', which is not part of a run"):
+        invoke("--simulate", "--out", tmp_path)
+
+
+def test_every_model_states_its_similarity() -> None:
+    for model in (*RETRIEVAL_MODELS.values(), RidgeRetrievalModel, RandomProjectionModel):
+        assert ("Lorentz" in model.similarity) == (model is RETRIEVAL_MODELS["hyfi"]) and model.similarity
 
 
 def test_targets_that_do_not_fit(tiny_release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

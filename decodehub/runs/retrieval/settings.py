@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import torch
 import yaml
 from torch import nn
 
+from decodehub.core.files import read_data
+from decodehub.core.words import suggest
+
+MAX_NUMBER, MOST_NUMBERS = 2**64 - 1, 10_000
 BASELINES = ("ridge", "random-projection")  # take NICE's channels and image features
 STEP_EPOCHS, STEP_FACTOR = 50, 0.1  # StepLR of ATS's released code
 
@@ -110,7 +115,7 @@ def settings_for(model_type: str, **changes: Any) -> TrainingSettings:
         ValueError: an unknown model type, or a value out of range.
     """
     if model_type not in _TABLE_S7:
-        raise ValueError(f"unknown model type {model_type!r}: expected one of {', '.join(_TABLE_S7)}")
+        raise ValueError(f"unknown model type {model_type!r}: expected one of {', '.join(_TABLE_S7)}{suggest(model_type, _TABLE_S7)}")
     return dataclasses.replace(_TABLE_S7[model_type], **changes)
 
 
@@ -141,14 +146,23 @@ def rate_of(settings: TrainingSettings, epoch: int, step: int, steps: int) -> fl
     return settings.lr * STEP_FACTOR ** (epoch // STEP_EPOCHS) if settings.schedule == "step" else settings.lr
 
 
-def numbers(text: str, option: str) -> tuple[int, ...]:
-    """``"1-3,7"`` as (1, 2, 3, 7). Raises ValueError."""
+def numbers(text: str, option: str, least: int = 0) -> tuple[int, ...]:
+    """``"1-3,7"`` as (1, 2, 3, 7).
+
+    Raises:
+        ValueError: another form, a number below `least` or of more than 64 bits, or very many.
+    """
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-            raise ValueError(f"{option} {text!r}: expected numbers such as 1-10 or 1,3,5")
-        found += range(int(first), int(last or first) + 1)
+        if not re.fullmatch("[0-9]{1,20}", first) or (dash and not re.fullmatch("[0-9]{1,20}", last)) or (dash and int(last) < int(first)):
+            raise ValueError(f"{option} {text!r}: expected numbers of at most 64 bits, such as 1-10 or 1,3,5")
+        low, high = int(first), int(last or first)
+        if low < least or high > MAX_NUMBER:
+            raise ValueError(f"{option} {text!r}: numbers go from {least} to {MAX_NUMBER}")
+        if len(found) + high - low >= MOST_NUMBERS:
+            raise ValueError(f"{option} {text!r}: more than {MOST_NUMBERS:,} numbers")
+        found += range(low, high + 1)
     return tuple(found)
 
 
@@ -156,20 +170,40 @@ def settings_of_models(models: tuple[str, ...], changes: dict[str, Any], file: P
     """Settings of every model that is trained: the paper's, with `changes` for all, and what a YAML file says by model.
 
     Raises:
-        ValueError: a file of another form, a model that is not among `models`, or a setting that there is not.
+        FileNotFoundError: no such file. ValueError: a file of another form (its line is named), a model that is not among `models`, or a
+            setting that does not exist.
     """
-    own: dict[str, dict[str, Any]] = {}
-    if file is not None:
-        own = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        if not isinstance(own, dict) or not all(isinstance(value, dict) for value in own.values()):
-            raise ValueError(f"--settings {file}: expected settings by model, such as 'nice: {{epochs: 50}}'")
-        if unknown := sorted(set(own) - set(models)):
-            raise ValueError(f"--settings {file}: {unknown[0]!r} is not among the models of this study ({', '.join(models)})")
+    own = {} if file is None else _read_settings(file)
+    if unknown := sorted(set(own) - set(models)):
+        raise ValueError(
+            f"--settings {file}: {unknown[0]!r} is not among the models of this study ({', '.join(models)}){suggest(unknown[0], models)}"
+        )
+    names = [field.name for field in dataclasses.fields(TrainingSettings)]
     result = {}
-    for name in models:
-        if name not in BASELINES:
-            try:
-                result[name] = settings_for(name, **{**changes, **own.get(name, {})})
-            except TypeError as error:
-                raise ValueError(f"--settings {file}: {name}: {error}") from None
+    for model in models:
+        if model in BASELINES:
+            continue
+        mine = own.get(model, {})
+        if unknown := sorted(set(mine) - set(names)):
+            raise ValueError(f"--settings {file}: {model}: there is no setting {unknown[0]!r}{suggest(unknown[0], names)}")
+        try:
+            result[model] = settings_for(model, **{**changes, **mine})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"--settings {file}: {model}: {error}" if mine else str(error)) from None
     return result
+
+
+def _read_settings(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        found = yaml.safe_load(read_data(file).decode("utf-8")) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"--settings {file}{where}: {getattr(error, 'problem', None) or 'not YAML'}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--settings {file} is not UTF-8 text ({error})") from None
+    if not isinstance(found, dict) or not all(
+        isinstance(k, str) and isinstance(v, dict) and all(isinstance(n, str) for n in v) for k, v in found.items()
+    ):
+        raise ValueError(f"--settings {file}: expected settings by model, such as 'nice: {{epochs: 50}}'")
+    return found

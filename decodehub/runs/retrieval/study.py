@@ -24,8 +24,9 @@ import torch
 from tqdm import tqdm
 
 from decodehub.core.files import sha256_file, sha256_json
-from decodehub.core.jobs import Report, run_job, unfinished
+from decodehub.core.jobs import JobRunning, Report, exclusive, run_job, unfinished
 from decodehub.core.records import ModelInfo, ResultRecord
+from decodehub.core.words import suggest
 from decodehub.hub_models.eeg_retrieval import (
     RETRIEVAL_MODELS,
     RandomProjectionConfig,
@@ -47,6 +48,12 @@ from .training_images import TrainingImages
 
 VERSION = 1  # of the files of runs
 MODELS = (*RETRIEVAL_MODELS, *BASELINES)
+
+
+def check_models(names: Sequence[str]) -> None:
+    """Raise ValueError for a name that is none of `MODELS`."""
+    if unknown := [name for name in names if name not in MODELS]:
+        raise ValueError(f"unknown model {unknown[0]!r}: expected some of {', '.join(MODELS)}{suggest(unknown[0], MODELS)}")
 
 
 class Group(NamedTuple):
@@ -164,8 +171,7 @@ class Study:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        if unknown := [name for name in self.models if name not in MODELS]:
-            raise ValueError(f"unknown model {unknown[0]!r}: expected some of {', '.join(MODELS)}")
+        check_models(self.models)
         for name in ("models", "subjects", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -190,7 +196,10 @@ def deal(groups: Sequence[Group], rank: int, world: int) -> list[Group]:
 
 
 def run_study(study: Study, rank: int = 0, world: int = 1, device: torch.device | str = "cpu", progress: bool = True) -> Report:
-    """Make the runs of this process that are not there yet. A failed run does not stop the others."""
+    """Make the runs of this process that are not there yet; one that another process has under way is left to it, and in no list.
+
+    A failed run does not stop the others.
+    """
     total = Report([], [], {})
     mine = deal(study.groups(), rank, world)
     with tqdm(total=sum(len(g.seeds) for g in mine), desc="runs", disable=not progress) as bar:
@@ -206,11 +215,16 @@ def run_study(study: Study, rank: int = 0, world: int = 1, device: torch.device 
             pending = set(unfinished(hashes, study.out / "runs"))
             worker = _Worker(study, group._replace(seeds=tuple(seed for seed in keys if keys[seed] in pending)), device, progress)
             for seed, key in keys.items():
-                done = run_job({key: seed}, worker.run, study.out / "runs", hashes[key], rank=rank, dealt=True, progress=False)
-                if done.made and (checkpoint := worker.folder(seed) / CHECKPOINT).is_file():
-                    checkpoint.unlink()  # three times the weights, and the run is complete
-                total.add(done)
                 bar.update()
+                try:
+                    with exclusive(worker.folder(seed)):
+                        done = run_job({key: seed}, worker.run, study.out / "runs", hashes[key], rank=rank, dealt=True, progress=False)
+                        if done.made and (checkpoint := worker.folder(seed) / CHECKPOINT).is_file():
+                            checkpoint.unlink()  # three times the weights, and the run is complete
+                except JobRunning:  # of another command on the same folder, whose result is as good
+                    bar.write(f"{key} is under way in another process")
+                    continue
+                total.add(done)
     return total
 
 
@@ -242,6 +256,7 @@ class _Worker:
             "data": inputs.data,
             "distance_encoder": inputs.distance_encoder,
             "device": torch.device(self.device).type,
+            "settings": self.study.settings_hash(model_type, subject, seed),
             **info,
         }
         return run_bytes(embeddings, score(model, embeddings), facts)
@@ -264,7 +279,7 @@ class _Worker:
             )
         model.to(self.device)
         model.fit(inputs.eeg, features)
-        return model, {"similarity": "cosine after centring", "training": "closed form" if self.group.model == "ridge" else "none"}
+        return model, {"similarity": model.similarity, "training": "closed form" if self.group.model == "ridge" else "none"}
 
     def _train(self, inputs: Inputs, seed: int) -> tuple[Any, dict[str, Any]]:
         settings = self.study.settings[self.group.model]
@@ -283,9 +298,8 @@ class _Worker:
             checkpoint_every=max(1, settings.epochs // 10),
             **negatives_of(inputs, settings),
         )
-        similarity = "minus Lorentz distance" if self.group.model == "hyfi" else "cosine"
         training = f"{run.metadata['epochs']} epochs, weights of epoch {run.epoch} ({settings.selection})"
-        return run.model, {"similarity": similarity, "training": training}
+        return run.model, {"similarity": run.model.similarity, "training": training}
 
 
 # ------------------------------------------------------------------------------------------------------------------------------- results
@@ -298,6 +312,25 @@ def missing_runs(study: Study) -> list[str]:
         for seed in seeds:
             hashes[f"{model}/{_name(subject, seed)}"] = study.settings_hash(model, subject, seed)
     return unfinished(hashes, study.out / "runs")
+
+
+def refuse_other_runs(study: Study) -> None:
+    """Refuse, before any work, to write over runs that were made with other data or settings.
+
+    Raises:
+        ValueError: such a run is there; it is named.
+    """
+    for model, subject, seeds in study.groups():
+        for seed in seeds:
+            path = study.out / "runs" / model / _name(subject, seed)
+            if not path.is_file():
+                continue
+            try:
+                settings_hash, made_with = study.settings_hash(model, subject, seed), read_run(path)[1].get("settings")
+            except (OSError, ValueError):  # data that is missing is named later; a damaged file is made again
+                continue
+            if made_with != settings_hash:
+                raise ValueError(f"{path} was made with other data or settings: name another --out, or write over such runs with --force")
 
 
 def make_records(study: Study, missing: Sequence[str]) -> Iterator[tuple[str, ResultRecord, ScoredRuns]]:
