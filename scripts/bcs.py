@@ -90,17 +90,32 @@ def score(
     cache_dir: CacheDir = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images read at once.")] = 32,
     page: Annotated[bool, typer.Option(help="Write the page with the best, worst and most plausible but wrong pairs.")] = True,
+    pattern: Annotated[
+        str | None, typer.Option(help='How names say the pair, as "{image}_{sample}" or "{method}/subj{subject}/{image}"; * is anything.')
+    ] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="CSV of the pairs: columns reference, reconstruction (paths below the folders).")
+    ] = None,
+    by_order: Annotated[bool, typer.Option(help="The k-th reconstruction is of the k-th reference (2 before 10).")] = False,
 ) -> None:
     """Score every reconstruction against its reference and write scores.csv, a record and a page.
 
-    Pairs are found by name: same path, same stem, METHOD__sub-XX__concept__rankR__candC, or a folder or stem that names the reference.
+    Pairs are found by name (same path or stem, METHOD__sub-XX__concept__rankR__candC, IMAGE_SAMPLE, a folder that names the image, 000_rec
+    for 000_gt) and the rule is printed; names that can be read in two ways stop the run, and --pattern, --pairs or --by-order say it.
 
     Example: decodehub bcs score references/ reconstructions/ --model runs/bcs/model
     """
+    from accelerate import PartialState
+
+    from decodehub.loaders.reconstruction_pairs import pair_folders
     from decodehub.reports.bcs import write_scores_page
     from decodehub.runs.bcs.scoring import score_folders
 
+    found = pair_folders(references, reconstructions, pattern=pattern, table=pairs, by_order=by_order)
+    if PartialState().is_main_process:
+        typer.echo(found.describe())
     result = score_folders(
+        found,
         references,
         reconstructions,
         out,

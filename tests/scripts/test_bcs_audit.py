@@ -159,7 +159,7 @@ class TestAudit:
         with pytest.raises(ValueError, match="is not the image that was scored"):
             pairs_of_scores(folders / "stimuli", tmp_path / "mine", folders / "scores")
         changed.unlink()
-        with pytest.raises(ValueError, match="is not among the pairs"):
+        with pytest.raises(ValueError, match="is missing"):
             pairs_of_scores(folders / "stimuli", tmp_path / "mine", folders / "scores")
 
     def test_bad_calls_are_refused(self, folders: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from decodehub.core.records import environment, now, read_record
 from decodehub.hub_datasets.bcs_annotations.sample import references
 from decodehub.hub_models.bcs.images import Source, source
 from decodehub.loaders.degradations import LEVELS, degrade
-from decodehub.loaders.reconstruction_pairs import pair_folders
+from decodehub.loaders.reconstruction_pairs import image_files
 from decodehub.metrics.bcs.annotations import load_annotations
 from decodehub.metrics.bcs.protocol import SAMPLE, rescore
 from decodehub.metrics.bcs.scoring import t_scores
@@ -69,28 +69,24 @@ class Audited(NamedTuple):
 
 
 def pairs_of_scores(references: Path, reconstructions: Path, scores: Path) -> AuditPairs:
-    """Folders of images with the record that ``decodehub bcs score`` made of them.
+    """Folders of images with the record that ``decodehub bcs score`` made of them; images are known by their content, not by name.
 
     Raises:
-        ValueError: a pair of the record whose images are not in the folders, or are others.
+        ValueError: an image of the record is not in the folders.
     """
     folder, record = read_record(scores)
     found = rescore(folder, record)
-    by_key = {pair.key: pair for pair in pair_folders(references, reconstructions).pairs}
-    images: dict[Path, Source] = {}
     sides: tuple[list[Source], list[Source]] = ([], [])
-    for row in found.pairs.rows:
-        if row["pair_id"] not in by_key:
-            raise ValueError(
-                f"{scores} has scores of {row['pair_id']!r}, which is not among the pairs of {references} and {reconstructions}"
-            )
-        pair = by_key[row["pair_id"]]
-        for side, path, key in zip(sides, (pair.reference, pair.reconstruction), ("reference_sha256", "reconstruction_sha256")):
-            if path not in images:
-                images[path] = source(path, path.name)
-            if images[path].digest != row[key]:
-                raise ValueError(f"{path} is not the image that was scored in {scores}: score it again")
-            side.append(images[path])
+    for side, where, role in zip(sides, (references, reconstructions), ("reference", "reconstruction")):
+        images = {image.digest: image for image in (source(path, path.name) for path in image_files(where, f"{role}s"))}
+        for row in found.pairs.rows:
+            image = images.get(row[f"{role}_sha256"])
+            if image is None:
+                raise ValueError(
+                    f"{where} does not hold the {role} of {row['pair_id']!r} that was scored in {scores}: it is missing or is not the image "
+                    "that was scored; score it again"
+                )
+            side.append(image)
     t_pas, t_sas = t_scores(found.scores.question_scores)
     return AuditPairs(
         [row["pair_id"] for row in found.pairs.rows],
