@@ -170,7 +170,7 @@ class ReferenceNames:
 
     def same(self, stem: str) -> frozenset[int]:
         """References of this stem, or else of one with equal tokens."""
-        return frozenset(self._stems.get(stem) or self._whole.get(tokens_of(stem), ()))
+        return frozenset(self._stems.get(stem) or self._whole.get(tokens_of(stem)) or ())
 
     def find(self, tokens: Tokens) -> frozenset[int]:
         """References known by these tokens: name without words of its kind, folder, or (where there is none) word without an index.

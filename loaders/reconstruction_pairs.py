@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from decodehub.core.files import read_data
 
+from .images import SUFFIXES
 from .pair_ids import parse_pair_id, spell_concept
 from .pair_names import (
     FOLDER,
@@ -36,7 +37,6 @@ from .pair_names import (
     tokens_of,
 )
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 REMEDY = (
     "say which is meant: --pattern '{image}_{sample}' (or another form of the reconstructions' names), --pairs FILE.csv with the columns "
     "reference and reconstruction, or --by-order where both folders hold the same images in the same order"
@@ -126,6 +126,7 @@ def pair_folders(
     if table is not None:
         return _from_table(Path(table), references, reconstructions)
     sides = _sides(references, reconstructions, explicit=pattern is not None)
+    pairs: Iterable[ReconstructionPair]
     if by_order:
         pairs = _by_order(sides, references, reconstructions)
     elif pattern is not None:
@@ -428,7 +429,7 @@ def _from_table(table: Path, references: Path, reconstructions: Path) -> PairedF
             raise ValueError(f"{table}, line {number}: subject {subject!r} is not a number")
         key = found[1].relative_to(reconstructions).with_suffix("").as_posix()
         rule = f"the table {table.name} (--pairs)"
-        pairs.append(ReconstructionPair(key, *found, row.get("method") or None, int(subject) if subject else None, rule))
+        pairs.append(ReconstructionPair(key, found[0], found[1], row.get("method") or None, int(subject) if subject else None, rule))
     if not pairs:
         raise ValueError(f"{table} holds no pair: it needs a row for each reconstruction below its header")
     return _finish(pairs, sides)

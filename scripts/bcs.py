@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
+ValueRange = Annotated[
+    str | None, typer.Option(help='What black and white are in files of arrays, as "-1,1"; by default [0, 1] or 0 to 255, checked.')
+]
+Layout = Annotated[str | None, typer.Option(help="chw or hwc, where the shape of arrays leaves it open.")]
 CacheDir = Annotated[Path | None, typer.Option(help="Folder of cached image features; by default below $DECODEHUB_HOME.")]
 PUBLISHED = "published"
 OUTPUT_TYPES = ("continuous", "snapping", "prototypes")
@@ -79,8 +83,10 @@ def train(
 
 @app.command()
 def score(
-    references: Annotated[Path, typer.Argument(help="Folder of reference images.")],
-    reconstructions: Annotated[Path, typer.Argument(help="Folder of reconstructions; their names say which reference they are of.")],
+    references: Annotated[Path, typer.Argument(help="Folder of reference images, or .pt, .npy, .npz or .safetensors of them.")],
+    reconstructions: Annotated[
+        Path, typer.Argument(help="Folder (or array file) of reconstructions; their names say which reference they are of.")
+    ],
     model: Annotated[
         str | None, typer.Option(help='The head: a folder of `decodehub bcs train`, ORG/NAME of the Hub, or "sample" to see how it goes.')
     ] = None,
@@ -97,6 +103,8 @@ def score(
         Path | None, typer.Option(help="CSV of the pairs: columns reference, reconstruction (paths below the folders).")
     ] = None,
     by_order: Annotated[bool, typer.Option(help="The k-th reconstruction is of the k-th reference (2 before 10).")] = False,
+    value_range: ValueRange = None,
+    layout: Layout = None,
 ) -> None:
     """Score every reconstruction against its reference and write scores.csv, a record and a page.
 
@@ -111,6 +119,7 @@ def score(
     from decodehub.reports.bcs import write_scores_page
     from decodehub.runs.bcs.scoring import score_folders
 
+    references, reconstructions = _image_folders(references, reconstructions, cache_dir, value_range, layout)
     found = pair_folders(references, reconstructions, pattern=pattern, table=pairs, by_order=by_order)
     if PartialState().is_main_process:
         typer.echo(found.describe())
@@ -175,6 +184,8 @@ def audit(
     ] = "documented",
     out: Annotated[Path, typer.Option(help="Folder of values.csv, audit.json, report.html.")] = Path("runs/bcs-audit"),
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    value_range: ValueRange = None,
+    layout: Layout = None,
 ) -> None:
     """Audit conventional measures: how far do MSE, SSIM, LPIPS, CLIP, ... agree with what can be recovered (tables 1 and 12 of the paper)?
 
@@ -196,7 +207,7 @@ def audit(
     if (higher or lower or signal) and table is None:
         raise ValueError("--higher, --lower and --signal are about columns of --table")
     if scores is not None and references is not None and reconstructions is not None and data_dir is None:
-        pairs = pairs_of_scores(references, reconstructions, scores)
+        pairs = pairs_of_scores(*_image_folders(references, reconstructions, None, value_range, layout), scores)
     elif data_dir is not None and scores is references is reconstructions is None:
         pairs = pairs_of_annotations(data_dir, consensus)
     else:
@@ -241,7 +252,7 @@ def probe(
     """
     from accelerate import Accelerator
 
-    from decodehub.hub_models.bcs.images import source
+    from decodehub.loaders.images import source
     from decodehub.loaders.reconstruction_pairs import image_files
     from decodehub.reports.bcs_audit import probe_rows, write_probe_page
     from decodehub.runs.bcs.audit import run_probe, sample_images
@@ -256,6 +267,19 @@ def probe(
         typer.echo(title)
         _print_rows(*probe_rows(result, name, intervals=False), "")
     typer.echo("\n".join(str(out / name) for name in ("values.csv", "probe.json", "report.html")))
+
+
+def _image_folders(
+    references: Path, reconstructions: Path, cache_dir: Path | None, value_range: str | None, layout: str | None
+) -> tuple[Path, Path]:
+    """Folders of images; files of arrays are unpacked into the cache."""
+    from decodehub.loaders.image_arrays import image_folder, parse_range
+
+    black_white = parse_range(value_range)
+    one, other = (
+        image_folder(path, cache_dir or default_cache(), value_range=black_white, layout=layout) for path in (references, reconstructions)
+    )
+    return one, other
 
 
 def default_cache() -> Path:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from decodehub.core.jobs import JobFailed
 from decodehub.core.records import ModelInfo
 from decodehub.hub_models.bcs.encoders import FrozenEncoder
-from decodehub.hub_models.bcs.images import source
 from decodehub.loaders.degradations import LEVELS, degrade
+from decodehub.loaders.images import source
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
 from decodehub.metrics.reconstruction_quality import measures
 from decodehub.metrics.reconstruction_quality.scoring import Settings

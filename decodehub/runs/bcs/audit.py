@@ -18,8 +18,8 @@ from decodehub.core.files import read_data, sha256_file, sha256_json, write_byte
 from decodehub.core.jobs import Report, map_threads, run_job
 from decodehub.core.records import environment, now, read_record
 from decodehub.hub_datasets.bcs_annotations.sample import references
-from decodehub.hub_models.bcs.images import Source, source
 from decodehub.loaders.degradations import LEVELS, degrade
+from decodehub.loaders.images import ImageSource, source
 from decodehub.loaders.reconstruction_pairs import image_files
 from decodehub.metrics.bcs.annotations import load_annotations
 from decodehub.metrics.bcs.protocol import SAMPLE, rescore
@@ -52,8 +52,8 @@ class AuditPairs:
 
     keys: list[str]
     concepts: list[str]
-    references: list[Source]
-    reconstructions: list[Source]
+    references: list[ImageSource]
+    reconstructions: list[ImageSource]
     signals: dict[str, np.ndarray]
     release: str
     sample: bool
@@ -76,7 +76,7 @@ def pairs_of_scores(references: Path, reconstructions: Path, scores: Path) -> Au
     """
     folder, record = read_record(scores)
     found = rescore(folder, record)
-    sides: tuple[list[Source], list[Source]] = ([], [])
+    sides: tuple[list[ImageSource], list[ImageSource]] = ([], [])
     for side, where, role in zip(sides, (references, reconstructions), ("reference", "reconstruction")):
         images = {image.digest: image for image in (source(path, path.name) for path in image_files(where, f"{role}s"))}
         for row in found.pairs.rows:
@@ -263,7 +263,7 @@ def _kept_values(
 
 def run_probe(
     out: Path,
-    images: Mapping[str, Source],
+    images: Mapping[str, ImageSource],
     names: Sequence[str],
     *,
     noise_seed: str = "image",
@@ -299,7 +299,7 @@ def run_probe(
     described: dict[str, dict[str, Any]] = {}
     networks: dict[str, Any] = {}
 
-    def variants(item: tuple[str, Source]) -> tuple[Source, list[Source]]:
+    def variants(item: tuple[str, ImageSource]) -> tuple[ImageSource, list[ImageSource]]:
         name, image = item
         fitted = _pixels.fit(image.load())
         made = [degrade(fitted, kind, LEVELS[kind][level], _noise(noise_seed, image, fitted, LEVELS[kind][level])) for kind, level in cells]
@@ -340,12 +340,12 @@ def run_probe(
     return result
 
 
-def sample_images() -> dict[str, Source]:
+def sample_images() -> dict[str, ImageSource]:
     """The reference images of the annotations' sample, by concept."""
     return {concept: source(pixels, concept) for concept, pixels in references().items()}
 
 
-def _noise(rule: str, image: Source, pixels: np.ndarray, strength: float) -> np.random.Generator:
+def _noise(rule: str, image: ImageSource, pixels: np.ndarray, strength: float) -> np.random.Generator:
     if rule == "released_code":
         return np.random.default_rng(int(strength * 1e5) + int(1000 * (pixels[0, 0, 0] / 255)))
     return np.random.default_rng([int(image.digest[-16:], 16), int(strength * 1e6)])
