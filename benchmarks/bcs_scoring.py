@@ -22,7 +22,7 @@ from PIL import Image
 
 from decodehub.hub_models.bcs import BCSConfig, BCSModel, pair_features
 from decodehub.hub_models.bcs.encoders import load_encoder
-from decodehub.hub_models.bcs.images import decode
+from decodehub.loaders.images import decode_image
 
 PAIRS, REFERENCES = 6855, 200
 
@@ -59,7 +59,7 @@ def main() -> None:
     def pair_by_pair() -> None:
         rows = []
         for a, b in zip(references, reconstructions):
-            r, g = model.embed([decode(a, "reference"), decode(b, "reconstruction")])[0]
+            r, g = model.embed([decode_image(a, name="reference"), decode_image(b, name="reconstruction")])[0]
             rows.append(pair_features(r[None], g[None]).numpy())
         found["pair by pair"] = np.asarray(model.predict(np.concatenate(rows)).question_scores)
 

@@ -7,7 +7,7 @@
 | ``hf:ORG/NAME[@REVISION]`` | transformers: CLIP image embedding, else pooled output, else CLS token | downloaded once from the Hub |
 | ``synclr:ViT-B-16[/FILE]`` | SynCLR's CLS token, 768-d (``ViT-L-14``: 1024-d) | a file that the user downloads (:mod:`.synclr_encoder`) |
 
-``TAG`` may also be the path of a ``.safetensors`` file and ``ORG/NAME`` that of a local folder. Weights are read as safetensors or
+``TAG`` may also be the path of a ``.safetensors`` file, with the settings that a file cannot say (``FILE.safetensors?like=TAG``), and ``ORG/NAME`` that of a local folder. Weights are read as safetensors or
 with ``torch.load(weights_only=True)``; code from a repository is never run.
 """
 
@@ -131,25 +131,42 @@ def open_clip_network(id: str, model: str, tag: str) -> tuple[Any, dict[str, Any
     Args:
         id: what to call it in an error.
         model: name of the architecture, e.g. ``"ViT-H-14"``.
-        tag: name of the weights, or the path of a ``.safetensors`` file.
+        tag: name of the weights, or the path of a ``.safetensors`` file, with what it cannot say (:mod:`.open_clip_files`).
 
     Raises:
         ValueError, EncoderUnavailableError: as for :func:`load_encoder`.
     """
     import open_clip
 
+    from .open_clip_files import file_settings
+
     config = open_clip.get_model_config(model)
     if config is None:
         near = get_close_matches(model, open_clip.list_models(), n=3, cutoff=0.4)
         raise ValueError(f"{id!r}: open_clip has no model {model!r}; nearest names: {', '.join(near) or 'none'} (open_clip.list_models())")
+    tag, _, options = tag.partition("?")
     is_file = tag.endswith(".safetensors") and Path(tag).is_file()
     if not is_file and not open_clip.is_pretrained_cfg(model, tag):
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise ValueError(f"{id!r}: model {model!r} has no weights {tag!r}; expected one of: {tags}, or a .safetensors file")
-    quick_gelu = bool(open_clip.get_pretrained_cfg(model, tag).get("quick_gelu", False)) or bool(config.get("quick_gelu", False))
+    if options and not is_file:
+        raise ValueError(f"{id!r}: open_clip knows all settings of the weights {tag!r}; what stands behind '?' is for files")
+    if is_file:
+        settings: dict[str, Any] | None = file_settings(id, model, config, options)
+        quick_gelu = bool(settings.pop("quick_gelu"))
+    else:
+        settings = None
+        quick_gelu = bool(open_clip.get_pretrained_cfg(model, tag).get("quick_gelu", False)) or bool(config.get("quick_gelu", False))
     try:
         # The tag decides on QuickGELU: open_clip only warns when model and tag differ, and then computes other features.
-        network = open_clip.create_model(model, pretrained=tag, force_quick_gelu=quick_gelu, require_pretrained=True, weights_only=True)
+        network = open_clip.create_model(
+            model,
+            pretrained=tag,
+            force_quick_gelu=quick_gelu,
+            force_preprocess_cfg=settings,
+            require_pretrained=True,
+            weights_only=True,
+        )
     except Exception as error:
         if is_file:
             raise ValueError(f"{id!r}: the file does not fit {model!r}: {_first_line(error)}") from error

@@ -9,20 +9,17 @@ Encoders are in :mod:`.image_encoders`, the format of the cache and of feature f
 
 from __future__ import annotations
 
-import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from accelerate.utils import broadcast, broadcast_object_list, gather_object
-from PIL import Image, ImageOps
 from tqdm.auto import tqdm
 
-from decodehub.core.files import read_data, sha256_bytes, sha256_json
+from decodehub.core.files import sha256_json
 
 from .frozen_encoder import EncoderUnavailableError, FrozenEncoder, ImageEncoder
 from .image_encoders import load_encoder
@@ -36,7 +33,7 @@ from .image_feature_files import (
     write_features,
     write_shard,
 )
-from .images import MAX_BYTES, MAX_PIXELS, decode_image
+from .images import ImageLike, ImageSource, image_list, source
 
 __all__ = [
     "EncoderUnavailableError",
@@ -51,30 +48,12 @@ __all__ = [
     "write_features",
 ]
 
-ImageLike: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray | Mapping[str, Any]"
 T = TypeVar("T")
 
 MAX_MEAN_COSINE = 0.95
-# Modes whose pixels PNG keeps as they are, so that decode_image can treat them as it treats files.
-_PNG_MODES = ("1", "L", "LA", "P", "PA", "RGBA", "I", "I;16", "I;16B", "I;16L")
 
 
 # ------------------------------------------------------------------------------------------------------------------------ image sources
-
-
-@dataclass(frozen=True)
-class ImageSource:
-    """One image that is known by its content and decoded when needed.
-
-    Attributes:
-        name: what to call it in an error.
-        digest: ``"sha256:..."`` of its content.
-        load: gives it as 8-bit RGB.
-    """
-
-    name: str
-    digest: str
-    load: Callable[[], Image.Image]
 
 
 def image_hashes(images: Sequence[ImageLike], *, ids: Sequence[str] | None = None) -> list[str]:
@@ -89,71 +68,13 @@ def image_hashes(images: Sequence[ImageLike], *, ids: Sequence[str] | None = Non
 
 
 def _sources(images: Sequence[ImageLike], ids: Sequence[str] | None) -> list[ImageSource]:
-    if isinstance(images, (str, bytes, Path, Image.Image, Mapping)) or (isinstance(images, np.ndarray) and images.ndim == 3):
-        raise TypeError("images must be a sequence of images, got a single one: pass [image]")
+    images = image_list(images)
     if ids is not None and len(ids) != len(images):
         raise ValueError(f"{len(ids)} ids for {len(images)} images")
-    sources = [_source(image, None if ids is None else str(ids[row]), row) for row, image in enumerate(images)]
+    sources = [source(image, f"image {row}" if ids is None else str(ids[row])) for row, image in enumerate(images)]
     if not sources:
         raise ValueError("there are no images to encode")
     return sources
-
-
-def _source(image: ImageLike, name: str | None, row: int) -> ImageSource:
-    if isinstance(image, Mapping):
-        if image.get("bytes") is None and image.get("path") is None:
-            raise ValueError(f"{name or f'image {row}'}: expected 'bytes' or 'path' in the dict, found neither (keys: {sorted(image)})")
-        name = name or (str(image["path"]) if image.get("path") else None)
-        image = image["bytes"] if image.get("bytes") is not None else image["path"]
-    if isinstance(image, (str, Path)):
-        return _file_source(Path(image), name or str(image))
-    name = name or f"image {row}"
-    if isinstance(image, (bytes, bytearray, memoryview)):
-        data = bytes(image)
-        return ImageSource(name, sha256_bytes(data), lambda: decode_image(data, name=name))
-    if isinstance(image, Image.Image):
-        rgb = _pil_to_rgb(image, name)
-        return ImageSource(name, _pixel_digest(rgb), lambda: rgb)
-    if isinstance(image, np.ndarray):
-        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-            raise ValueError(f"{name}: expected an array (h, w, 3) of uint8, found {image.shape} of {image.dtype}")
-        rgb = Image.fromarray(np.ascontiguousarray(image))
-        return ImageSource(name, _pixel_digest(rgb), lambda: rgb)
-    raise TypeError(f"{name}: expected a path, bytes, PIL image, uint8 array or dict with 'bytes' and 'path', found {type(image).__name__}")
-
-
-def _file_source(path: Path, name: str) -> ImageSource:
-    # Bytes are read twice, for the hash and for the pixels, and not held in between: a data set need not fit into memory.
-    digest = sha256_bytes(read_data(path, max_bytes=MAX_BYTES))
-
-    def load() -> Image.Image:
-        data = read_data(path, max_bytes=MAX_BYTES)
-        if sha256_bytes(data) != digest:
-            raise ValueError(f"{name} changed while it was being encoded: run again")
-        return decode_image(data, name=name)
-
-    return ImageSource(name, digest, load)
-
-
-def _pil_to_rgb(image: Image.Image, name: str) -> Image.Image:
-    """A PIL image as :func:`decode_image` would give it: EXIF turned, alpha on white, 16 bit scaled to 8."""
-    if image.width * image.height > MAX_PIXELS:
-        raise ValueError(f"{name} has {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} allowed: shrink it first")
-    try:
-        image = ImageOps.exif_transpose(image)
-        if image.mode == "RGB" and "transparency" not in image.info:
-            return image
-        if image.mode not in _PNG_MODES:
-            return image.convert("RGB")
-        buffer = io.BytesIO()
-        image.save(buffer, format="PNG", compress_level=0)
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"{name} is cut short or damaged ({error}): fetch it again") from None
-    return decode_image(buffer.getvalue(), name=name)
-
-
-def _pixel_digest(rgb: Image.Image) -> str:
-    return sha256_bytes(f"rgb8 {rgb.width}x{rgb.height}\n".encode() + rgb.tobytes())
 
 
 # ---------------------------------------------------------------------------------------------------------------------------- encoding

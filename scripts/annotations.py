@@ -68,16 +68,25 @@ def pair(
     method: Annotated[str, typer.Option(help="Name of the method, where neither folder nor file name says it.")] = "own",
     release: Annotated[str, typer.Option(help="Name of the release.")] = "own",
     license_: Annotated[str, typer.Option("--license", help="Licence of the images, for the header.")] = "not stated",
+    pattern: Annotated[str | None, typer.Option(help="As for `decodehub bcs score`.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="CSV with columns reference and reconstruction.")] = None,
+    by_order: Annotated[bool, typer.Option(help="The k-th reconstruction is of the k-th reference.")] = False,
+    concepts: Annotated[
+        Path | None, typer.Option(help="CSV with columns reference and concept; by default folder or name of a reference say its concept.")
+    ] = None,
 ) -> None:
     """Make a release without annotations from your own images, split by concept, to annotate or to train on.
 
     Example: decodehub annotations pair --references stimuli --reconstructions my-method --out my-pairs
     """
     from decodehub.hub_datasets.bcs_annotations.own import pairs_from_folders
+    from decodehub.loaders.reconstruction_pairs import pair_folders
 
-    made, left = pairs_from_folders(references, reconstructions, out, method=method, release=release, license=license_)
-    typer.echo(f"{out}: {len(made.pairs)} pairs")
-    for name, paths in left.items():
+    found = pair_folders(references, reconstructions, pattern=pattern, table=pairs, by_order=by_order)
+    typer.echo(found.describe())
+    made = pairs_from_folders(found, references, out, method=method, release=release, license=license_, concepts=concepts)
+    typer.echo(f"{out}: {len(made.pairs)} pairs of {len({pair.concept for pair in made.pairs})} concepts")
+    for name, paths in (("references", found.unmatched_references), ("reconstructions", found.unmatched_reconstructions)):
         if paths:
             typer.echo(f"  {len(paths)} {name} without a partner, the first is {paths[0]}", err=True)
 
@@ -216,7 +225,13 @@ def audit(
     console.print(Table(columns, rows, title=f"release {release.header.release}"))
     for split, n_pairs in found.pairs_by_split.items():
         console.print(f"{split}: {n_pairs} pairs of {found.groups_by_split[split]} concepts")
-    console.print(f"no reference, concept or reconstruction is in two splits{'; every image is the one stated' if hashes else ''}")
+    console.print(f"no reference or concept is in two splits{'; every image is the one stated' if hashes else ''}")
+    if found.reconstructions:
+        ids = next(iter(next(iter(found.reconstructions.values())).values()))
+        console.print(
+            f"[yellow]{len(found.reconstructions)} reconstructions are the same image in several splits (as black images of a safety filter "
+            f"are), for example {ids[0]}[/yellow]"
+        )
     if found.duplicates:
         doubled = sum(len(ids) - 1 for ids in found.duplicates)
         console.print(

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
+ValueRange = Annotated[
+    str | None, typer.Option(help='What black and white are in files of arrays, as "-1,1"; by default [0, 1] or 0 to 255, checked.')
+]
+Layout = Annotated[str | None, typer.Option(help="chw or hwc, where the shape of arrays leaves it open.")]
 CacheDir = Annotated[Path | None, typer.Option(help="Folder of cached image features; by default below $DECODEHUB_HOME.")]
 PUBLISHED = "published"
 OUTPUT_TYPES = ("continuous", "snapping", "prototypes")
@@ -80,8 +84,10 @@ def train(
 
 @app.command()
 def score(
-    references: Annotated[Path, typer.Argument(help="Folder of reference images.")],
-    reconstructions: Annotated[Path, typer.Argument(help="Folder of reconstructions; their names say which reference they are of.")],
+    references: Annotated[Path, typer.Argument(help="Folder of reference images, or .pt, .npy, .npz or .safetensors of them.")],
+    reconstructions: Annotated[
+        Path, typer.Argument(help="Folder (or array file) of reconstructions; their names say which reference they are of.")
+    ],
     model: Annotated[
         str | None, typer.Option(help='The head: a folder of `decodehub bcs train`, ORG/NAME of the Hub, or "sample" to see how it goes.')
     ] = None,
@@ -91,17 +97,35 @@ def score(
     cache_dir: CacheDir = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images read at once.")] = 32,
     page: Annotated[bool, typer.Option(help="Write the page with the best, worst and most plausible but wrong pairs.")] = True,
+    pattern: Annotated[
+        str | None, typer.Option(help='How names say the pair, as "{image}_{sample}" or "{method}/subj{subject}/{image}"; * is anything.')
+    ] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="CSV of the pairs: columns reference, reconstruction (paths below the folders).")
+    ] = None,
+    by_order: Annotated[bool, typer.Option(help="The k-th reconstruction is of the k-th reference (2 before 10).")] = False,
+    value_range: ValueRange = None,
+    layout: Layout = None,
 ) -> None:
     """Score every reconstruction against its reference and write scores.csv, a record and a page.
 
-    Pairs are found by name: same path, same stem, METHOD__sub-XX__concept__rankR__candC, or a folder or stem that names the reference.
+    Pairs are found by name (same path or stem, METHOD__sub-XX__concept__rankR__candC, IMAGE_SAMPLE, a folder that names the image, 000_rec
+    for 000_gt) and the rule is printed; names that can be read in two ways stop the run, and --pattern, --pairs or --by-order say it.
 
     Example: decodehub bcs score references/ reconstructions/ --model runs/bcs/model
     """
+    from accelerate import PartialState
+
+    from decodehub.loaders.reconstruction_pairs import pair_folders
     from decodehub.reports.bcs import write_scores_page
     from decodehub.runs.bcs.scoring import score_folders
 
+    references, reconstructions = _image_folders(references, reconstructions, cache_dir, value_range, layout)
+    found = pair_folders(references, reconstructions, pattern=pattern, table=pairs, by_order=by_order)
+    if PartialState().is_main_process:
+        typer.echo(found.describe())
     result = score_folders(
+        found,
         references,
         reconstructions,
         out,
@@ -161,6 +185,8 @@ def audit(
     ] = "documented",
     out: Annotated[Path, typer.Option(help="Folder of values.csv, audit.json, report.html.")] = Path("runs/bcs-audit"),
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    value_range: ValueRange = None,
+    layout: Layout = None,
 ) -> None:
     """Audit conventional measures: how far do MSE, SSIM, LPIPS, CLIP, ... agree with what can be recovered (tables 1 and 12 of the paper)?
 
@@ -182,7 +208,7 @@ def audit(
     if (higher or lower or signal) and table is None:
         raise ValueError("--higher, --lower and --signal are about columns of --table")
     if scores is not None and references is not None and reconstructions is not None and data_dir is None:
-        pairs = pairs_of_scores(references, reconstructions, scores)
+        pairs = pairs_of_scores(*_image_folders(references, reconstructions, None, value_range, layout), scores)
     elif data_dir is not None and scores is references is reconstructions is None:
         pairs = pairs_of_annotations(data_dir, consensus)
     else:
@@ -227,7 +253,7 @@ def probe(
     """
     from accelerate import Accelerator
 
-    from decodehub.hub_models.bcs.images import source
+    from decodehub.loaders.images import source
     from decodehub.loaders.reconstruction_pairs import image_files
     from decodehub.reports.bcs_audit import probe_table, write_probe_page
     from decodehub.runs.bcs.audit import run_probe, sample_images
@@ -242,6 +268,19 @@ def probe(
         typer.echo(title)
         _print(probe_table(result, name, intervals=False))
     typer.echo("\n".join(str(out / name) for name in ("values.csv", "probe.json", "report.html")))
+
+
+def _image_folders(
+    references: Path, reconstructions: Path, cache_dir: Path | None, value_range: str | None, layout: str | None
+) -> tuple[Path, Path]:
+    """Folders of images; files of arrays are unpacked into the cache."""
+    from decodehub.loaders.image_arrays import image_folder, parse_range
+
+    black_white = parse_range(value_range)
+    one, other = (
+        image_folder(path, cache_dir or default_cache(), value_range=black_white, layout=layout) for path in (references, reconstructions)
+    )
+    return one, other
 
 
 def default_cache() -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 from collections.abc import Mapping
 from itertools import chain
@@ -9,7 +11,8 @@ from pathlib import Path
 
 from decodehub.core.files import new_folder, read_data
 from decodehub.loaders.images import MAX_BYTES
-from decodehub.loaders.reconstruction_pairs import ReconstructionPair, pair_folders, parse_pair_id
+from decodehub.loaders.pair_ids import normalise_concept, parse_pair_id
+from decodehub.loaders.reconstruction_pairs import PairedFolders, ReconstructionPair, concepts_of
 
 from .release import AnnotationRow, Header, PairRow, Release, ReleaseError, pixel_hash, read_release, write_release
 from .splits import SEED, PairInfo, concept_group, split_pairs
@@ -40,25 +43,31 @@ def copy_image(path: Path, work: Path, role: str) -> tuple[str, str]:
 
 
 def pairs_from_folders(
-    references: Path, reconstructions: Path, out: Path, *, method: str, release: str, license: str, seed: int = SEED
-) -> tuple[Release, dict[str, list[Path]]]:
-    """Make a release without annotations from two folders of images (see `pair_folders` for how they are paired).
+    found: PairedFolders,
+    references: Path,
+    out: Path,
+    *,
+    method: str,
+    release: str,
+    license: str,
+    concepts: Path | None = None,
+    seed: int = SEED,
+) -> Release:
+    """Make a release without annotations from two folders of images.
 
     Args:
-        references, reconstructions: folders of images.
+        found: what `pair_folders` found. references: the folder of the references.
         out: where to write; it must not exist yet.
         method: name of the method where neither folder nor file name says it.
         release, license: for the header.
+        concepts: CSV with the columns reference (path below the folder) and concept; by default pair ids and names say it (`concepts_of`).
         seed: of the split, 70/15/15 by concept and reference image.
 
-    Returns:
-        The release, and the files that found no partner by role.
-
     Raises:
-        FileNotFoundError, ValueError: see `pair_folders`.
+        ValueError: `concepts` lacks a reference or has two concepts of one.
         ReleaseError: an image that cannot be read.
     """
-    found = pair_folders(references, reconstructions)
+    concept_of = _concepts(found, references, concepts)
     with new_folder(out) as work:
         copied = {
             path: copy_image(path, work, role)
@@ -69,7 +78,9 @@ def pairs_from_folders(
             for path in sorted(paths)
         }
         infos = {
-            pair.key: PairInfo(pair.key, pair.method or method, _concept(pair), copied[pair.reference][1], copied[pair.reconstruction][1])
+            pair.key: PairInfo(
+                pair.key, pair.method or method, concept_of[pair.key], copied[pair.reference][1], copied[pair.reconstruction][1]
+            )
             for pair in found.pairs
         }
         split_of = split_pairs(infos.values(), seed=seed)
@@ -92,10 +103,17 @@ def pairs_from_folders(
             }
             rows.append(PairRow.model_validate(row))
         title = "Reconstruction pairs, not annotated"
-        header = Header(release=release, title=title, license=license, annotators=[], split_rule="reference", split_seed=seed)
+        header = Header(
+            release=release,
+            title=title,
+            license=license,
+            annotators=[],
+            split_rule="reference",
+            split_seed=seed,
+            notes=f"Pairs by {found.rule}.",
+        )
         write_release(work, header, rows, [])
-    left = {"references": found.unmatched_references, "reconstructions": found.unmatched_reconstructions}
-    return read_release(out), left
+    return read_release(out)
 
 
 def add_annotations(base: Release, answers: Mapping[str, list[AnnotationRow]], out: Path, *, release: str) -> Release:
@@ -122,11 +140,43 @@ def add_annotations(base: Release, answers: Mapping[str, list[AnnotationRow]], o
     return read_release(out)
 
 
-def _concept(pair: ReconstructionPair) -> str:
+def _concepts(found: PairedFolders, references: Path, table: Path | None) -> dict[str, str]:
+    """Concept by key of the pair."""
+    if table is not None:
+        said = read_concepts(table)
+        names = {pair.key: pair.reference.relative_to(references).as_posix() for pair in found.pairs}
+        if missing := sorted({name for name in names.values() if name not in said}):
+            raise ValueError(f"{table} lacks the concept of {missing[0]!r} ({len(missing)} references in all)")
+        return {key: concept_group(said[name]) for key, name in names.items()}
+    paths = sorted({pair.reference for pair in found.pairs})
+    named = dict(zip(paths, concepts_of([path.relative_to(references) for path in paths])))
+    return {pair.key: concept_group(_concept_of_id(pair) or named[pair.reference]) for pair in found.pairs}
+
+
+def read_concepts(table: Path) -> dict[str, str]:
+    """Concept by reference from a CSV with the columns ``reference`` and ``concept``.
+
+    Raises:
+        ValueError: a column is missing, a cell is empty, or a reference has two concepts.
+    """
+    rows = csv.DictReader(io.StringIO(read_data(table).decode("utf-8-sig"), newline=""))
+    if missing := {"reference", "concept"} - set(rows.fieldnames or ()):
+        raise ValueError(f"{table} lacks the column {sorted(missing)[0]!r}: it needs reference and concept, found {rows.fieldnames}")
+    said: dict[str, str] = {}
+    for number, row in enumerate(rows, start=2):
+        reference, concept = ((row[name] or "").strip() for name in ("reference", "concept"))
+        if not reference or not concept:
+            raise ValueError(f"{table}, line {number}: reference or concept is empty")
+        if said.setdefault(reference, concept) != concept:
+            raise ValueError(f"{table}, line {number}: {reference!r} has the concepts {said[reference]!r} and {concept!r}")
+    return said
+
+
+def _concept_of_id(pair: ReconstructionPair) -> str | None:
     try:
-        return concept_group(parse_pair_id(pair.key).concept)
+        return normalise_concept(parse_pair_id(pair.key).concept)
     except ValueError:
-        return concept_group(pair.reference.stem.removesuffix("__reference"))
+        return None
 
 
 def _rank(pair: ReconstructionPair) -> tuple[int | None, int | None]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from tqdm import tqdm
 
 from decodehub.core.files import inside, new_folder, read_data, sha256_json
-from decodehub.loaders.reconstruction_pairs import parse_pair_id
+from decodehub.loaders.pair_ids import normalise_concept, parse_pair_id
 
 from .own import copy_image
 from .parsing import Parser, parse_answer
@@ -175,8 +175,15 @@ def import_published(
 
 def _pair_rows(kept: dict[str, _Raw], copied: dict[Path, tuple[str, str]], rule: SplitRule, seed: int) -> list[PairRow]:
     parsed = {pair_id: parse_pair_id(pair_id) for pair_id in kept}
+    concepts = {pair_id: concept_group(normalise_concept(pair.concept)) for pair_id, pair in parsed.items()}
     infos = [
-        PairInfo(pair_id, parsed[pair_id].method, parsed[pair_id].concept, copied[pair.reference][1], copied[pair.reconstruction][1])
+        PairInfo(
+            pair_id,
+            parsed[pair_id].method,
+            parsed[pair_id].concept if rule == "released_code" else concepts[pair_id],
+            copied[pair.reference][1],
+            copied[pair.reconstruction][1],
+        )
         for pair_id, pair in kept.items()
     ]
     split_of = split_pairs(infos, rule, seed=seed)
@@ -186,7 +193,7 @@ def _pair_rows(kept: dict[str, _Raw], copied: dict[Path, tuple[str, str]], rule:
                 "pair_id": info.pair_id,
                 "method": info.method,
                 "subject": parsed[info.pair_id].subject,
-                "concept": concept_group(info.concept),
+                "concept": concepts[info.pair_id],
                 "rank": parsed[info.pair_id].rank,
                 "candidate": parsed[info.pair_id].candidate,
                 "reference": copied[kept[info.pair_id].reference][0],

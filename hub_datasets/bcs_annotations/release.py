@@ -215,9 +215,9 @@ def raise_if_leaking(audit: LeakAudit, where: Path | str) -> None:
     """End with the first thing that is in two splits.
 
     Raises:
-        ReleaseError: a reference, concept or reconstruction is in two splits.
+        ReleaseError: a reference or concept is in two splits.
     """
-    for kind in ("references", "concepts", "reconstructions"):
+    for kind in ("references", "concepts"):
         for value, found in getattr(audit, kind).items():
             ids = ", ".join(f"{ids[0]} ({split})" for split, ids in found.items())
             raise ReleaseError(

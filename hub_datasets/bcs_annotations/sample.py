@@ -20,7 +20,7 @@ from decodehub.core.code import code_hash
 from decodehub.core.files import home, new_folder, sha256_json
 from decodehub.loaders.degradations import degrade
 from decodehub.loaders.images import read_image
-from decodehub.loaders.reconstruction_pairs import PairId, format_pair_id
+from decodehub.loaders.pair_ids import PairId, format_pair_id
 
 from ..eeg_editbench import sample as editbench
 from ..eeg_editbench.manifest import read_release as read_editbench

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from decodehub.loaders.reconstruction_pairs import normalise_concept
+from decodehub.loaders.pair_ids import spell_concept
 
 SPLITS = ("train", "validation", "test")
 BOUNDS = (0.70, 0.85)  # train up to the first, validation up to the second, as shares of the groups
@@ -29,9 +29,13 @@ class PairInfo(NamedTuple):
 
 
 def concept_group(concept: str) -> str:
-    """The class that a concept string stands for: one spelling, and the synset where it is an ImageNet file stem (CVPR40)."""
+    """The class that a concept of a release stands for: one spelling, and the synset where it is an ImageNet file stem (CVPR40).
+
+    Numbers stay: what is no part of the concept is left out when a release is made (`pair_ids.normalise_concept`,
+    `reconstruction_pairs.concepts_of`), where all names are known.
+    """
     match = _WNID.match(concept.strip().lower())
-    return match[0] if match else normalise_concept(concept)
+    return match[0] if match else spell_concept(concept)
 
 
 def split_pairs(pairs: Iterable[PairInfo], rule: SplitRule = "reference", *, seed: int = SEED) -> dict[str, str]:
@@ -89,6 +93,7 @@ class LeakAudit(NamedTuple):
 
     Attributes:
         references, concepts, reconstructions: by content hash (or concept group), the pairs in each split; only what is in several splits.
+            A reconstruction of several references, such as the black image of a safety filter, is no leak.
         duplicates: lists of pair ids that have the same reference and the same reconstruction.
         pairs_by_split, groups_by_split: counts.
     """
@@ -102,8 +107,8 @@ class LeakAudit(NamedTuple):
 
     @property
     def leaks(self) -> bool:
-        """Whether a reference image, a concept, or a reconstruction is in more than one split."""
-        return bool(self.references or self.concepts or self.reconstructions)
+        """Whether a reference image or a concept is in more than one split."""
+        return bool(self.references or self.concepts)
 
 
 def audit_splits(pairs: Iterable[PairInfo], split_of: Mapping[str, str]) -> LeakAudit:

@@ -1,6 +1,6 @@
 """BCS: twelve question scores of a reconstructed image against its reference, from frozen image encoders and a trained ensemble of heads.
 
-Source: Tiwari et al. 2026, arXiv 2607.12364, section 5 and appendix C.3.
+ImageSource: Tiwari et al. 2026, arXiv 2607.12364, section 5 and appendix C.3.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
+from decodehub.loaders.images import ImageLike, ImageSource, image_list, source
+
 from .configuration_bcs import BCSConfig
 from .encoders import ImageEncoder, load_encoder
-from .images import ImageLike, Source, source
 from .members import BaselineHead, MLPHead, PrototypeHead, start_weights
+from .travel import TravelsWithCode
 
 ROWS = 512  # pairs that pass through the head at once outside training: 5 members of 9,219 float32 features are 94 MB
 
@@ -83,7 +85,7 @@ def weighted_mse(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return errors.sum((-2, -1)) / weights.sum((-2, -1))
 
 
-class BCSHead(PreTrainedModel):
+class BCSHead(TravelsWithCode, PreTrainedModel):
     """The trained part: features of pairs to scores. All members are one batched network (see ``members``)."""
 
     config_class = BCSConfig
@@ -289,7 +291,8 @@ class BCSModel(BCSHead):
         """Score pairs of images; each distinct image is decoded and encoded once.
 
         Args:
-            references, reconstructions: n images each: paths, encoded bytes, PIL images, (h, w, 3) uint8 arrays, or dicts of bytes and path.
+            references, reconstructions: n images each: paths, encoded bytes, PIL images, arrays or tensors of one image, dicts of
+                bytes and path; or one array or tensor (n, 3, h, w) or (n, h, w, 3). How values become pixels: `loaders.images`.
             batch_size: images held at once, and in one forward pass on a GPU. On CPU scores do not depend on it.
             progress: show bars.
 
@@ -297,21 +300,21 @@ class BCSModel(BCSHead):
             ValueError: other counts, no pair, an image that cannot be read (named), encoders the head was not trained with.
             TypeError, FileNotFoundError: what is given is no image, or is not there.
         """
-        sides = {"reference": references, "reconstruction": reconstructions}
-        for name, images in sides.items():
-            if isinstance(images, (str, bytes, Mapping)) or not hasattr(images, "__len__") or getattr(images, "ndim", 4) == 3:
-                raise TypeError(f"{name}s must be a sequence of images, got {type(images).__name__}")
+        references, reconstructions = image_list(references, "references"), image_list(reconstructions, "reconstructions")
         if len(references) != len(reconstructions) or not len(references):
             raise ValueError(
                 f"expected as many references as reconstructions and at least one, found {len(references)} and {len(reconstructions)}"
             )
-        named = {name: [source(image, f"{name} {i}") for i, image in enumerate(images)] for name, images in sides.items()}
+        named = {
+            name: [source(image, f"{name} {i}") for i, image in enumerate(images)]
+            for name, images in (("reference", references), ("reconstruction", reconstructions))
+        }
         return self.score_sources(named["reference"], named["reconstruction"], batch_size, progress)
 
     def score_sources(
-        self, references: Sequence[Source], reconstructions: Sequence[Source], batch_size: int = 32, progress: bool = False
+        self, references: Sequence[ImageSource], reconstructions: Sequence[ImageSource], batch_size: int = 32, progress: bool = False
     ) -> BCSOutput:
-        """As :meth:`score`, for images whose content is known already (see ``images.source``)."""
+        """As :meth:`score`, for images whose content is known already (see ``loaders.images.source``)."""
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         distinct = list({s.digest: s for s in reversed([*references, *reconstructions])}.values())[::-1]

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from transformers import BatchFeature, ProcessorMixin
 
+from decodehub.loaders.images import ImageLike, image_list, source
+
 from .encoders import Preprocessing
-from .images import ImageLike, source
+from .travel import TravelsWithCode
 
 
-class BCSProcessor(ProcessorMixin):
+class BCSProcessor(TravelsWithCode, ProcessorMixin):
     """Pixel inputs of pairs of images; needs the encoders' preprocessing, not their weights."""
 
     def __init__(self, encoders: Sequence[str] = ("lite0",), **kwargs: Any) -> None:
@@ -46,6 +48,7 @@ class BCSProcessor(ProcessorMixin):
         """
         if return_tensors != "pt":
             raise ValueError(f'return_tensors must be "pt", got {return_tensors!r}')
+        references, reconstructions = image_list(references, "references"), image_list(reconstructions, "reconstructions")
         if len(references) != len(reconstructions) or not len(references):
             raise ValueError(
                 f"expected as many references as reconstructions and at least one, found {len(references)} and {len(reconstructions)}"

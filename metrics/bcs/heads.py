@@ -13,8 +13,8 @@ from decodehub.core.files import home, new_folder, sha256_json
 from decodehub.core.registry import ORG_VARIABLE
 from decodehub.hub_models.bcs import BCSModel
 from decodehub.hub_models.bcs.encoders import load_encoder
-from decodehub.hub_models.bcs.images import decode
 from decodehub.hub_models.bcs.training import EnsembleTrainer, PairData, TrainingSettings
+from decodehub.loaders.images import decode_image
 from decodehub.metrics.bcs.annotations import Annotations, load_annotations
 
 SAMPLE = "sample"
@@ -97,7 +97,7 @@ def _train(annotations: Annotations, progress: bool) -> BCSModel:
     place = {digest: i for i, digest in enumerate(images)}
     data, embedded = list(images.values()), []
     for start in tqdm(range(0, len(data), 32), desc="sample head: images", disable=not progress):
-        embedded.append(torch.from_numpy(encoder.encode([decode(d, "image of the sample") for d in data[start : start + 32]])))
+        embedded.append(torch.from_numpy(encoder.encode([decode_image(d, name="image of the sample") for d in data[start : start + 32]])))
     embeddings = torch.cat(embedded)
     left, right = ([place[row[key]] for row in annotations.rows] for key in ("reference_sha256", "reconstruction_sha256"))
     features = pair_features(embeddings[left], embeddings[right]).numpy()

@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from decodehub.hub_models.bcs.images import Source, source
+from decodehub.loaders.images import ImageSource, image_list, source
 
 FEATURES = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
 
@@ -24,20 +24,13 @@ class ImagePairMetric(evaluate.Metric, ABC):
     def _compute(self, predictions: list, references: list, *args: Any, **kwargs: Any) -> dict: ...
 
     def _forget(self) -> None:
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ImageSource] = {}
         self._rows = 0
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
         """As in `evaluate`, with images."""
+        predictions, references = image_list(predictions, "predictions"), image_list(references, "references")
         sides = {"predictions": predictions, "references": references}
-        for name, images in sides.items():
-            if (
-                images is None
-                or isinstance(images, (str, bytes, dict))
-                or not hasattr(images, "__len__")
-                or getattr(images, "ndim", 4) == 3
-            ):
-                raise TypeError(f"{name} must be a sequence of images, got {type(images).__name__}")
         if len(predictions) != len(references) or not len(references):
             raise ValueError(f"expected as many predictions as references and at least one, found {len(predictions)} and {len(references)}")
         digests = {name: [self._remember(image, name, i) for i, image in enumerate(images)] for name, images in sides.items()}
@@ -53,7 +46,9 @@ class ImagePairMetric(evaluate.Metric, ABC):
         self._sources.setdefault(found.digest, found)
         return found.digest
 
-    def _take(self, predictions: Sequence[str], references: Sequence[str], names: Mapping[str, Any]) -> tuple[list[Source], list[Source]]:
+    def _take(
+        self, predictions: Sequence[str], references: Sequence[str], names: Mapping[str, Any]
+    ) -> tuple[list[ImageSource], list[ImageSource]]:
         """References and predictions as images, once; `names` are columns of n names or None.
 
         Raises:

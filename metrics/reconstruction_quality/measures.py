@@ -2,7 +2,7 @@
 
 ``mse``, ``psnr``, ``ssim``, ``ssim-gaussian``, ``edge-cosine`` and ``color-histogram`` look at pixels; ``lpips`` and ``dists`` need
 their packages; ``cosine:ENCODER`` is the cosine of the features of any encoder that BCS can load (``lite0``, ``hf:ORG/NAME[@REVISION]``), for which
-`ALIASES` has names, and ``two-way:ENCODER`` their two-way identification. Source: Tiwari et al. 2026, arXiv 2607.12364, tables 1, 2 and 12, and the released code.
+`ALIASES` has names, and ``two-way:ENCODER`` their two-way identification. ImageSource: Tiwari et al. 2026, arXiv 2607.12364, tables 1, 2 and 12, and the released code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from decodehub.core.jobs import map_threads
 from decodehub.hub_models.bcs.encoders import load_encoder
-from decodehub.hub_models.bcs.images import Source
+from decodehub.loaders.images import ImageSource
 
 from .networks import DISTANCES, distances, fingerprint, load_distance
 from .pixels import SIDE, color_histogram, edge_cosine, fit, mse, pixel_correlation, psnr, ssim
@@ -80,8 +80,8 @@ def check_measure(name: str) -> str:
 
 def measure(
     names: Sequence[str],
-    references: Sequence[Source],
-    reconstructions: Sequence[Source],
+    references: Sequence[ImageSource],
+    reconstructions: Sequence[ImageSource],
     *,
     input_range: str = "documented",
     device: Any = "cpu",
@@ -134,7 +134,7 @@ def measure(
     return {name: found[f] for name, f in full.items()}
 
 
-def fitted_pairs(pairs: Sequence[tuple[Source, Source]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def fitted_pairs(pairs: Sequence[tuple[ImageSource, ImageSource]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pixels of pairs, (256, 256, 3) uint8 each; a reference that comes several times in a row is read once."""
     kept: tuple[str, np.ndarray] | None = None
     for reference, reconstruction in pairs:
@@ -149,7 +149,7 @@ def pixel_values(names: Sequence[str], reference: np.ndarray, reconstruction: np
     return [PIXEL[name][1](x, y) for name in names]
 
 
-def _pixel_values(names: Sequence[str], pairs: Sequence[tuple[Source, Source]], progress: bool) -> np.ndarray:
+def _pixel_values(names: Sequence[str], pairs: Sequence[tuple[ImageSource, ImageSource]], progress: bool) -> np.ndarray:
     out = np.empty((len(pairs), len(names)))
     if not names:
         return out
@@ -205,7 +205,7 @@ def _load_network(name: str) -> Any:
 
 
 def _features(
-    encoder_id: str, encoder: Any, pairs: Sequence[tuple[Source, Source]], batch_size: int, progress: bool
+    encoder_id: str, encoder: Any, pairs: Sequence[tuple[ImageSource, ImageSource]], batch_size: int, progress: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features of references and of reconstructions, (n, d) float32 each."""
     distinct = {source.digest: source for pair in pairs for source in pair}
@@ -221,7 +221,7 @@ def _features(
 
 
 def _distances(
-    name: str, model: Any, pairs: Sequence[tuple[Source, Source]], input_range: str, device: Any, batch_size: int, progress: bool
+    name: str, model: Any, pairs: Sequence[tuple[ImageSource, ImageSource]], input_range: str, device: Any, batch_size: int, progress: bool
 ) -> Values:
     import torch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decodehub.hub_models.bcs.images import source
+from decodehub.loaders.images import source
 
 from .measures import PIXEL, measure
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import inspect
 import json
 import os
 import subprocess
@@ -19,9 +19,7 @@ from transformers import AutoConfig, AutoModel, AutoProcessor
 
 from decodehub.hub_models.bcs import BCSConfig, BCSHead, BCSModel, BCSProcessor, pair_features
 from decodehub.hub_models.bcs import encoders as own_encoders
-from decodehub.hub_models.bcs import images as own_images
 from decodehub.hub_models.bcs.modeling_bcs import weighted_mse
-from decodehub.loaders import image_features as loader
 from decodehub.loaders.image_encoders import load_encoder
 
 DIM = 6
@@ -234,6 +232,8 @@ def test_works_without_the_package(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     BCSProcessor(["lite0"]).save_pretrained(tmp_path)
     assert AutoProcessor.from_pretrained(tmp_path).encoders == ["lite0"]
+    own = {path.stem for path in Path(inspect.getfile(BCSModel)).parent.glob("*.py")}
+    assert {path.stem for path in tmp_path.glob("*.py")} - own == {"images", "files"}  # what travels has no name of the family's own
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 255, (40, 50, 3), dtype=np.uint8) for _ in range(2))
     x = features(4, 5121)
@@ -315,64 +315,6 @@ def test_a_head_refuses_other_encoders() -> None:
     wide = BCSModel(config(encoders=[{"id": "x", "dim": 7, "fingerprint": None}]))
     with pytest.raises(ValueError, match="gives 6 numbers, this head takes 7"):
         wide.encoders = [FakeEncoder()]
-
-
-def pictures() -> dict[str, bytes]:
-    """Encoded images of many kinds."""
-    rng = np.random.default_rng(0)
-    rgb = Image.fromarray(rng.integers(0, 255, (24, 30, 3), dtype=np.uint8))
-    made = {}
-
-    def keep(name: str, image: Image.Image, kind: str, **options: object) -> None:
-        buffer = io.BytesIO()
-        image.save(buffer, format=kind, **options)
-        made[name] = buffer.getvalue()
-
-    keep("rgb.png", rgb, "PNG")
-    keep("grey.png", rgb.convert("L"), "PNG")
-    keep("cmyk.jpg", rgb.convert("CMYK"), "JPEG")
-    keep("alpha.png", rgb.convert("RGBA").resize((24, 24)), "PNG")
-    keep("16bit.png", Image.fromarray(rng.integers(0, 65535, (24, 30), dtype=np.uint16)), "PNG")
-    keep("palette.gif", rgb.quantize(16), "GIF", save_all=True, append_images=[Image.new("RGB", rgb.size)])
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    keep("turned.jpg", rgb, "JPEG", exif=exif)
-    keep("one.png", Image.new("RGB", (1, 1), "red"), "PNG")
-    return made
-
-
-def test_images_are_read_as_the_loaders_read_them(tmp_path: Path) -> None:
-    for name, data in pictures().items():
-        (tmp_path / name).write_bytes(data)
-        opened = Image.open(tmp_path / name)
-        for image in (tmp_path / name, str(tmp_path / name), data, opened, {"bytes": data, "path": None}):
-            ours, theirs = own_images.source(image, name), loader._source(image, name, 0)
-            assert ours.digest == theirs.digest, name
-            assert np.array_equal(np.asarray(ours.load()), np.asarray(theirs.load())), name
-    array = np.asarray(Image.open(tmp_path / "rgb.png"))
-    assert own_images.source(array, "x").digest == loader._source(array, "x", 0).digest
-
-
-def test_bad_images_are_named(tmp_path: Path) -> None:
-    (tmp_path / "empty.png").touch()
-    (tmp_path / "text.png").write_text("no image")
-    (tmp_path / "cut.png").write_bytes(pictures()["rgb.png"][:200])
-    for name in ("empty.png", "text.png", "cut.png"):
-        with pytest.raises(ValueError, match=name):
-            own_images.source(tmp_path / name, "x").load()
-    with pytest.raises(FileNotFoundError, match=r"gone\.png"):
-        own_images.source(tmp_path / "gone.png", "x")
-    huge = Image.new("1", (8000, 8000))
-    with pytest.raises(ValueError, match="8000 x 8000"):
-        own_images.source(huge, "reference 3")
-    buffer = io.BytesIO()
-    huge.save(buffer, format="PNG")
-    with pytest.raises(ValueError, match="reference 3 cannot be read"):
-        own_images.source(buffer.getvalue(), "reference 3").load()
-    with pytest.raises(ValueError, match="uint8"):
-        own_images.source(np.zeros((4, 4)), "x")
-    with pytest.raises(TypeError, match="found int"):
-        own_images.source(3, "x")  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------------------------- scoring

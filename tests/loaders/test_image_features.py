@@ -170,7 +170,7 @@ def tiny_open_clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     torch.manual_seed(0)
     model = open_clip.create_model("decodehub-tiny").eval()
     save_torch(model.state_dict(), folder / "weights.safetensors")
-    return f"open_clip:decodehub-tiny/{folder}/weights.safetensors", model
+    return f"open_clip:decodehub-tiny/{folder}/weights.safetensors?like=ViT-B-32/laion2b_e16", model
 
 
 def test_open_clip_gives_its_image_embedding(tiny_open_clip: tuple[str, Any]) -> None:
@@ -191,7 +191,43 @@ def test_open_clip_gives_its_image_embedding(tiny_open_clip: tuple[str, Any]) ->
 def test_open_clip_refuses_weights_of_another_model(tiny_open_clip: tuple[str, Any], tmp_path: Path) -> None:
     save_file({"x": np.zeros(3, np.float32)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="the file does not fit 'decodehub-tiny'"):
-        load_encoder(f"open_clip:decodehub-tiny/{tmp_path}/other.safetensors", "cpu")
+        load_encoder(f"open_clip:decodehub-tiny/{tmp_path}/other.safetensors?like=ViT-B-32/openai", "cpu")
+
+
+def test_what_a_file_of_open_clip_weights_cannot_say_is_asked_for_and_recorded(tiny_open_clip: tuple[str, Any]) -> None:
+    import open_clip
+
+    file = tiny_open_clip[0].partition("?")[0]
+    with pytest.raises(ValueError, match=r"does not say quick_gelu, mean, std, resize_mode, interpolation.*\?like="):
+        load_encoder(file, "cpu")
+    for options, message in (("like=openai", "is no weights that open_clip knows"), ("gelu=true", "not one of like, quick_gelu"),
+                             ("quick_gelu=yes", "not one of true, false"), ("mean=1", "three numbers")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            load_encoder(f"{file}?{options}", "cpu")
+    plain, quick = (load_encoder(f"{file}?like=ViT-B-32/{tag}", "cpu") for tag in ("laion2b_e16", "openai"))
+    image = Image.fromarray(pictures.chelsea())
+    assert (plain.architecture["quick_gelu"], quick.architecture["quick_gelu"]) == (False, True)
+    assert np.abs(plain.encode([image]) - quick.encode([image])).max() > 1e-4 and plain.fingerprint != quick.fingerprint
+    model = open_clip.create_model("decodehub-tiny", pretrained=file.partition("/")[2], force_quick_gelu=True).eval()
+    with torch.no_grad():
+        expected = model.encode_image(open_clip.image_transform(32, is_train=False)(image)[None])
+    np.testing.assert_allclose(quick.encode([image]), expected.numpy(), rtol=1e-5, atol=1e-6)
+    said = load_encoder(f"{file}?like=ViT-B-32/openai&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&resize_mode=squash", "cpu")
+    assert said.preprocessing["mean"] == [0.5] * 3 and said.preprocessing["resize_mode"] == "squash" and said.architecture["quick_gelu"]
+
+
+def test_settings_that_all_weights_of_a_model_share_are_taken() -> None:
+    import open_clip
+
+    from decodehub.loaders.open_clip_files import file_settings
+
+    with pytest.warns(UserWarning, match="as all weights of ViT-B-16-SigLIP"):
+        siglip = file_settings("x", "ViT-B-16-SigLIP", open_clip.get_model_config("ViT-B-16-SigLIP"), "")
+    assert siglip == {"quick_gelu": False, "mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash", "interpolation": "bicubic"}
+    with pytest.raises(ValueError, match=r"does not say quick_gelu \(true as openai.*; false as laion2b.*\?like=openai"):
+        file_settings("x", "ViT-B-32", open_clip.get_model_config("ViT-B-32"), "")
+    with pytest.warns(UserWarning, match="resize_mode=shortest"):
+        assert file_settings("x", "ViT-B-32-quickgelu", {"quick_gelu": True}, "mean=0,0,0&std=1,1,1")["quick_gelu"]
 
 
 def _save_transformers(folder: Path, model: Any, processor: Any) -> str:
@@ -380,8 +416,8 @@ def test_exif_orientation_is_applied_to_pil_images_too() -> None:
         (np.zeros((4, 4, 3), np.uint8), TypeError, "got a single one"),
         (["/nowhere/photo.png"], FileNotFoundError, "/nowhere/photo.png does not exist"),
         ([b"not an image"], ValueError, "image 0 cannot be read as an image"),
-        ([3], TypeError, "image 0: expected a path, bytes, PIL image, uint8 array or dict"),
-        ([np.zeros((4, 4), np.uint8)], ValueError, r"expected an array \(h, w, 3\) of uint8, found \(4, 4\)"),
+        ([3], TypeError, "image 0: expected a path, bytes, PIL image, array, tensor or dict"),
+        ([np.zeros((4, 4, 2), np.uint8)], ValueError, r"expected an image \(h, w\).*found \(4, 4, 2\)"),
         ([np.zeros((4, 4, 3))], ValueError, "found .* of float64"),
         ([{"bytes": None, "path": None}], ValueError, "expected 'bytes' or 'path'"),
     ],

@@ -19,7 +19,7 @@ from torchvision.models.vgg import cfgs, make_layers
 
 import decodehub  # noqa: F401
 from decodehub.hub_models.bcs.encoders import load_encoder
-from decodehub.hub_models.bcs.images import Source, source
+from decodehub.loaders.images import ImageSource, source
 from decodehub.loaders.restricted_pickle import load_arrays
 from decodehub.metrics.reconstruction_quality import pixels
 from decodehub.metrics.reconstruction_quality.measures import (
@@ -51,7 +51,7 @@ def photo(seed: int = 0, side: int = 72) -> np.ndarray:
     return np.clip(smooth + rng.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8)
 
 
-def images(n: int) -> list[Source]:
+def images(n: int) -> list[ImageSource]:
     return [source(photo(i), f"image {i}") for i in range(n)]
 
 

@@ -20,6 +20,7 @@ from decodehub.hub_datasets.bcs_annotations.own import add_annotations, pairs_fr
 from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionnaire
 from decodehub.hub_datasets.bcs_annotations.release import Release, ReleaseError, read_release
 from decodehub.loaders.images import encode_png
+from decodehub.loaders.reconstruction_pairs import pair_folders
 from decodehub.scripts.annotations import app
 
 KEYS = load_questionnaire().keys
@@ -41,7 +42,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def own(folders: tuple[Path, Path], tmp_path: Path) -> Release:
-    return pairs_from_folders(*folders, tmp_path / "own", method="m", release="own-v1", license="own")[0]
+    return pairs_from_folders(pair_folders(*folders), folders[0], tmp_path / "own", method="m", release="own-v1", license="own")
 
 
 class Fake:
@@ -73,6 +74,35 @@ def test_pairs_of_own_folders_become_a_data_set(folders: tuple[Path, Path], own:
         app, ["pair", "--references", str(folders[0]), "--reconstructions", str(folders[1]), "--out", str(tmp_path / "x")]
     )
     assert result.exit_code == 0 and "16 pairs" in result.output and "1 references without a partner" in result.output
+
+
+def test_exemplars_of_a_concept_stay_together_and_black_images_are_noted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for c, word in enumerate(["aardvark", "abacus", "acorn", "airbag", "album", "alley", "anchor", "apron"]):
+        for k in range(1, 4):
+            for name in (f"ref/{c:04d}_{word}/{word}_{k:02d}s.png", f"rec/{word}_{k:02d}s.png"):
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                black = name.startswith("rec") and k == 1
+                pixels = np.zeros((6, 6, 3), np.uint8) if black else rng.integers(0, 255, (6, 6, 3), dtype=np.uint8)
+                (tmp_path / name).write_bytes(encode_png(pixels))
+    arguments = ["--references", tmp_path / "ref", "--reconstructions", tmp_path / "rec", "--out", tmp_path / "own"]
+    done = CliRunner().invoke(app, ["pair", *map(str, arguments)], catch_exceptions=False)
+    assert "24 pairs of 8 concepts" in done.output and "by: same name; 1 reconstruction an image" in done.output
+    pairs = read_release(tmp_path / "own").pairs
+    assert len({(pair.concept, pair.split) for pair in pairs}) == 8 == len({pair.concept for pair in pairs})
+    audit = CliRunner().invoke(app, ["audit", "--data-dir", str(tmp_path / "own")], catch_exceptions=False)
+    assert audit.exit_code == 0 and "1 reconstructions are the same image in several splits" in " ".join(audit.output.split())
+
+
+def test_concepts_may_be_said_in_a_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    table = tmp_path / "concepts.csv"
+    table.write_text("reference,concept\n" + "".join(f"thing_{i}.png,{'even' if i % 2 == 0 else 'odd'}\n" for i in range(8)))
+    found = pair_folders(*folders)
+    made = pairs_from_folders(found, folders[0], tmp_path / "own", method="m", release="own-v1", license="own", concepts=table)
+    assert {pair.concept for pair in made.pairs} == {"even", "odd"}
+    table.write_text("reference,concept\nthing_0.png,even\n")
+    with pytest.raises(ValueError, match=r"lacks the concept of 'thing_1\.png'"):
+        pairs_from_folders(found, folders[0], tmp_path / "two", method="m", release="own-v1", license="own", concepts=table)
 
 
 def test_annotating_resumes_and_only_redoes_what_changed(own: Release, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from decodehub.core.jobs import JobFailed
 from decodehub.core.records import ModelInfo
 from decodehub.hub_models.bcs.encoders import FrozenEncoder
-from decodehub.hub_models.bcs.images import source
 from decodehub.loaders.degradations import LEVELS, degrade
+from decodehub.loaders.images import source
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
 from decodehub.metrics.reconstruction_quality import measures
 from decodehub.metrics.reconstruction_quality.scoring import Settings
@@ -159,7 +159,7 @@ class TestAudit:
         with pytest.raises(ValueError, match="is not the image that was scored"):
             pairs_of_scores(folders / "stimuli", tmp_path / "mine", folders / "scores")
         changed.unlink()
-        with pytest.raises(ValueError, match="is not among the pairs"):
+        with pytest.raises(ValueError, match="is missing"):
             pairs_of_scores(folders / "stimuli", tmp_path / "mine", folders / "scores")
 
     def test_bad_calls_are_refused(self, folders: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from decodehub.hub.verify import verify
 from decodehub.hub_models.bcs import BCSModel
 from decodehub.hub_models.bcs.training import EnsembleTrainer
 from decodehub.loaders.images import encode_png
+from decodehub.loaders.reconstruction_pairs import pair_folders
 from decodehub.metrics.bcs.annotations import Annotations
 from decodehub.runs.bcs import scoring as _bcs_scoring
 from decodehub.runs.bcs import training as _bcs_training
@@ -194,7 +195,7 @@ def test_folders_are_scored_and_the_record_verifies(trained: Path, folders: tupl
     assert min(exact) > max(noise), "copies of the reference must score above random colours"
     record, differences = verify(out)
     assert differences == [] and record.value("t_sas", method="ATM") == pytest.approx(np.mean(exact), abs=1e-5)
-    assert record.data == "planted" and record.protocol.settings["kind"] == "score"
+    assert record.data == "planted; pairs by same name; 1 reconstruction an image" and record.protocol.settings["kind"] == "score"
     assert str(tmp_path) not in (out / "record.json").read_text() and str(tmp_path) not in (out / "report.html").read_text()
     page = (out / "report.html").read_text()
     assert "Plausible but wrong" in page and page.count("<img") >= 16 and "ENIGMA/sub-03/thing0" in page
@@ -244,7 +245,10 @@ def test_a_head_of_the_sample_marks_all_it_scores(trained: Path, folders: tuple[
 
 
 def score_in_two(arguments: tuple) -> None:
-    _bcs_scoring.score_folders(*arguments, model=str(arguments[2].parent / "model"), data="d", release="own", cache_dir=arguments[2] / "c")
+    found = pair_folders(*arguments[:2])
+    _bcs_scoring.score_folders(
+        found, *arguments, model=str(arguments[2].parent / "model"), data="d", release="own", cache_dir=arguments[2] / "c"
+    )
 
 
 def test_two_processes_write_what_one_writes(

@@ -18,9 +18,9 @@ from decodehub.core.files import read_data, sha256_file, sha256_json, write_byte
 from decodehub.core.jobs import Report, map_threads, run_job
 from decodehub.core.records import environment, now, read_record
 from decodehub.hub_datasets.bcs_annotations.sample import references
-from decodehub.hub_models.bcs.images import Source, source
 from decodehub.loaders.degradations import LEVELS, degrade
-from decodehub.loaders.reconstruction_pairs import pair_folders
+from decodehub.loaders.images import ImageSource, source
+from decodehub.loaders.reconstruction_pairs import image_files
 from decodehub.metrics.bcs.annotations import load_annotations
 from decodehub.metrics.bcs.protocol import SAMPLE, rescore
 from decodehub.metrics.bcs.scoring import t_scores
@@ -52,8 +52,8 @@ class AuditPairs:
 
     keys: list[str]
     concepts: list[str]
-    references: list[Source]
-    reconstructions: list[Source]
+    references: list[ImageSource]
+    reconstructions: list[ImageSource]
     signals: dict[str, np.ndarray]
     release: str
     sample: bool
@@ -69,28 +69,24 @@ class Audited(NamedTuple):
 
 
 def pairs_of_scores(references: Path, reconstructions: Path, scores: Path) -> AuditPairs:
-    """Folders of images with the record that ``decodehub bcs score`` made of them.
+    """Folders of images with the record that ``decodehub bcs score`` made of them; images are known by their content, not by name.
 
     Raises:
-        ValueError: a pair of the record whose images are not in the folders, or are others.
+        ValueError: an image of the record is not in the folders.
     """
     folder, record = read_record(scores)
     found = rescore(folder, record)
-    by_key = {pair.key: pair for pair in pair_folders(references, reconstructions).pairs}
-    images: dict[Path, Source] = {}
-    sides: tuple[list[Source], list[Source]] = ([], [])
-    for row in found.pairs.rows:
-        if row["pair_id"] not in by_key:
-            raise ValueError(
-                f"{scores} has scores of {row['pair_id']!r}, which is not among the pairs of {references} and {reconstructions}"
-            )
-        pair = by_key[row["pair_id"]]
-        for side, path, key in zip(sides, (pair.reference, pair.reconstruction), ("reference_sha256", "reconstruction_sha256")):
-            if path not in images:
-                images[path] = source(path, path.name)
-            if images[path].digest != row[key]:
-                raise ValueError(f"{path} is not the image that was scored in {scores}: score it again")
-            side.append(images[path])
+    sides: tuple[list[ImageSource], list[ImageSource]] = ([], [])
+    for side, where, role in zip(sides, (references, reconstructions), ("reference", "reconstruction")):
+        images = {image.digest: image for image in (source(path, path.name) for path in image_files(where, f"{role}s"))}
+        for row in found.pairs.rows:
+            image = images.get(row[f"{role}_sha256"])
+            if image is None:
+                raise ValueError(
+                    f"{where} does not hold the {role} of {row['pair_id']!r} that was scored in {scores}: it is missing or is not the image "
+                    "that was scored; score it again"
+                )
+            side.append(image)
     t_pas, t_sas = t_scores(found.scores.question_scores)
     return AuditPairs(
         [row["pair_id"] for row in found.pairs.rows],
@@ -267,7 +263,7 @@ def _kept_values(
 
 def run_probe(
     out: Path,
-    images: Mapping[str, Source],
+    images: Mapping[str, ImageSource],
     names: Sequence[str],
     *,
     noise_seed: str = "image",
@@ -303,7 +299,7 @@ def run_probe(
     described: dict[str, dict[str, Any]] = {}
     networks: dict[str, Any] = {}
 
-    def variants(item: tuple[str, Source]) -> tuple[Source, list[Source]]:
+    def variants(item: tuple[str, ImageSource]) -> tuple[ImageSource, list[ImageSource]]:
         name, image = item
         fitted = _pixels.fit(image.load())
         made = [degrade(fitted, kind, LEVELS[kind][level], _noise(noise_seed, image, fitted, LEVELS[kind][level])) for kind, level in cells]
@@ -344,12 +340,12 @@ def run_probe(
     return result
 
 
-def sample_images() -> dict[str, Source]:
+def sample_images() -> dict[str, ImageSource]:
     """The reference images of the annotations' sample, by concept."""
     return {concept: source(pixels, concept) for concept, pixels in references().items()}
 
 
-def _noise(rule: str, image: Source, pixels: np.ndarray, strength: float) -> np.random.Generator:
+def _noise(rule: str, image: ImageSource, pixels: np.ndarray, strength: float) -> np.random.Generator:
     if rule == "released_code":
         return np.random.default_rng(int(strength * 1e5) + int(1000 * (pixels[0, 0, 0] / 255)))
     return np.random.default_rng([int(image.digest[-16:], 16), int(strength * 1e6)])

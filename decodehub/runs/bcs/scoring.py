@@ -16,7 +16,7 @@ from decodehub.core.records import ModelInfo, ResultRecord
 from decodehub.loaders.frozen_encoder import hash_state_dict
 from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.pair_features import pair_features
-from decodehub.loaders.reconstruction_pairs import pair_folders
+from decodehub.loaders.reconstruction_pairs import PairedFolders
 from decodehub.metrics.bcs.heads import load_head
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
 from decodehub.metrics.bcs.scoring import QUESTIONS, REGIMES, regimes, t_scores
@@ -33,6 +33,7 @@ class ScoredFolders(NamedTuple):
 
 
 def score_folders(
+    found: PairedFolders,
     references: Path,
     reconstructions: Path,
     out: Path,
@@ -46,17 +47,16 @@ def score_folders(
 ) -> ScoredFolders | None:
     """Score every reconstruction that has a reference; the arguments are those of ``decodehub bcs score``.
 
-    Nothing is written to `out` before every image was read and every pair scored.
+    `found` is what :func:`decodehub.loaders.reconstruction_pairs.pair_folders` found in the two folders; its rule enters the record. Nothing is written to `out` before every image was read and every pair scored.
 
     Returns:
         The record and what did not match; None on the other processes of an Accelerate run.
 
     Raises:
-        ValueError: no head, no pair, an image that cannot be read, or encoders that the head was not trained with.
+        ValueError: no head, an image that cannot be read, or encoders that the head was not trained with.
         FileNotFoundError: a folder that is not there.
     """
     accelerator = Accelerator()
-    found = pair_folders(references, reconstructions)
     # Where several processes share the work, one trains a sample head and the others find it.
     with accelerator.main_process_first():
         head = load_head(model, progress and accelerator.is_main_process)
@@ -97,7 +97,7 @@ def score_folders(
             pretrained_on=", ".join(entry["id"] for entry in head.config.encoders),
             notes=f"head {hash_state_dict(head.network)}, trained on {head.config.n_train} pairs of bcs-annotations release {head.config.release}",
         ),
-        data=data,
+        data=f"{data}; pairs by {found.rule}",
         encoders=head.config.encoders,
         output_type=head.config.output_type,
         head_release=head.config.release,

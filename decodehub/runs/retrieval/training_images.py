@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from decodehub.core.files import inside, read_data
+from decodehub.loaders.images import SUFFIXES
 
 from .stimuli import training_crops, training_photos
 
 IMAGES, EDITS = "training.jsonl", "training_edits.jsonl"
-SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class TrainingImages(NamedTuple):
