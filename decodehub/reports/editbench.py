@@ -177,7 +177,7 @@ def _figures(record: ResultRecord) -> Iterable[tuple[str, str, str]]:
     afc = {tuple(m.slice.items()): m for m in record.metrics if m.name == "two_afc" and m.value is not None}
     families = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "family"]
     subtypes = [(TITLES.get(k[0][1], k[0][1]), m) for k, m in afc.items() if len(k) == 1 and k[0][0] == "subtype"]
-    whiskers = ", whiskers 95 % bootstrap intervals over subjects" if any(m.ci95 for _, m in families) else ""
+    whiskers = ", whiskers 95 % intervals over subjects" if any(m.ci95 for _, m in families) else ""
     note = f"Bars are means over subjects{whiskers}, dashed lines chance."
     yield "2AFC by edit family", note, _bars(families, "2AFC (%)")
     if subtypes:

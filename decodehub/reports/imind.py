@@ -65,7 +65,7 @@ def task_table(scored: Scored, subset: str, metric: str = "roc_auc") -> Any:
 def comparison_table(first: str, second: str, comparisons: Sequence[Comparison]) -> Any:
     """Paired differences as a rich table."""
     table = Table(title=f"{escape(first)} minus {escape(second)}, ROC-AUC", title_justify="left")
-    for column in ("", "difference", "95 % CI", "p", "better in", "test"):
+    for column in ("", "difference", "95 % CI", "p", "smallest p", "better in", "test"):
         table.add_column(column, justify="left" if column in ("", "test") else "right")
     for c in comparisons:
         name = SHORT_NAMES.get(c.label, "Overall")
@@ -74,9 +74,16 @@ def comparison_table(first: str, second: str, comparisons: Sequence[Comparison])
             f"{c.difference:+.4f}",
             "–" if c.ci95 is None else f"{c.ci95[0]:+.4f} to {c.ci95[1]:+.4f}",
             f"{c.p:.4g}",
+            f"{c.p_min:.2g}",
             f"{c.wins:g} of {c.n_units}",
-            c.method,
+            c.method if c.ci95 is not None else f"{c.method}; {c.ci_reason}",
         )
+    notes = [comparisons[0].shared]
+    if left := comparisons[0].left_out:
+        notes.append(
+            f"Left out, without a score in either run: {', '.join(left[:5])}{', ...' if len(left) > 5 else ''} ({len(left)} units)."
+        )
+    table.caption, table.caption_justify = escape(" ".join(notes)), "left"
     return table
 
 

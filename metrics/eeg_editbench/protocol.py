@@ -1,4 +1,7 @@
-"""The protocol ``editbench-v1.0``: predictions files, the record made from them, and the re-scoring that checks a record."""
+"""The protocol ``editbench-v2.0``: predictions files, the record made from them, and the re-scoring that checks a record.
+
+v2.0 differs from v1.0 in the intervals over subjects alone (`Settings.interval`); records of v1.0 are scored with those of the paper, as they were.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from .benchmark import Benchmark, load_benchmark, make_benchmark
 from .scoring import MetricKey, Plan, RunScores, Settings, prepare, score_run
 
 BENCHMARK_ID = "eeg-editbench"
-PROTOCOL = "editbench-v1.0"
+PROTOCOL, FORMER = "editbench-v2.0", "editbench-v1.0"
 HEADLINES = ("top1", "ep_top1", "two_afc")
 TABLE = "benchmark.json"
 
@@ -133,7 +136,7 @@ def check_predictions(predictions: Predictions, benchmark: Benchmark) -> None:
 def score_runs(
     benchmark: Benchmark, predictions: Iterable[Predictions | Callable[[], Predictions]], settings: Settings | None = None
 ) -> ScoredRuns:
-    """Score every run and aggregate (seeds within subject, mean and population SD over subjects, bootstrap CI over subjects).
+    """Score every run and aggregate (seeds within subject, mean and population SD over subjects, interval over subjects).
 
     Args:
         benchmark: what is scored.
@@ -156,7 +159,9 @@ def score_runs(
     if len({s.keys for s in scores}) > 1:
         without = [run for run, s in zip(runs, scores) if s.keys == plan.keys]
         raise ValueError(f"null scores are missing from the runs (subject, seed) {without} and present in others: give all or none")
-    total = aggregate(runs, np.array([s.values for s in scores]), [key.interval for key in scores[0].keys] if scores else None)
+    total = aggregate(
+        runs, np.array([s.values for s in scores]), [key.interval for key in scores[0].keys] if scores else None, plan.settings.interval
+    )
     metrics = tuple(_metric(plan, key, i, total) for i, key in enumerate(scores[0].keys))
     return ScoredRuns(plan, tuple(runs), tuple(scores), total, metrics)
 
@@ -220,12 +225,14 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
         RecordError: the table does not hash to what the record says, or the protocol is another.
         ValueError: predictions that cannot be scored.
     """
-    if record.protocol.name != PROTOCOL:
-        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    if record.protocol.name not in (PROTOCOL, FORMER):
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL} and {FORMER}")
     benchmark = load_table(folder, record)
     known = {field.name for field in dataclasses.fields(Settings)}
     try:
         settings = Settings(**{name: value for name, value in record.protocol.settings.items() if name in known})
+        if record.protocol.name == FORMER:
+            settings = dataclasses.replace(settings, interval="paper")
     except ValueError as error:
         raise RecordError(f"protocol.settings of the record: {error}") from None
     return score_runs(benchmark, (partial(_load_run, folder, run, benchmark) for run in record.runs), settings)

@@ -1,4 +1,7 @@
-"""The protocol ``vlm-agreement-v1.0``: the record made from a table of answers, and the re-scoring that checks it."""
+"""The protocol ``vlm-agreement-v2.0``: the record made from a table of answers, and the re-scoring that checks it.
+
+v2.0 differs from v1.0 in the intervals (`Settings.interval`) and has the share of answered items; records of v1.0 are scored as they were.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,12 @@ from decodehub.core.records import (
     protocol_hash,
     write_record,
 )
+from decodehub.core.statistics import no_interval
 
 from .agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
 
 BENCHMARK_ID = "vlm-agreement"
-PROTOCOL = "vlm-agreement-v1.0"
+PROTOCOL, FORMER = "vlm-agreement-v2.0", "vlm-agreement-v1.0"
 HEADLINES = ("unanimous", "fleiss_kappa")
 TABLE, ANSWERS = "table.json", "predictions/answers.safetensors"
 
@@ -63,7 +67,7 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
         protocol=Protocol(name=PROTOCOL, settings=chosen, hash=protocol_hash(PROTOCOL, chosen)),
         model=model,
         data=data or f"annotations of {len(table.pair_ids)} pairs of release {table.release}",
-        aggregation=f"items pooled; percentile bootstrap over {settings.unit}s, {settings.resamples:,} resamples, seed {settings.seed}",
+        aggregation=f"items pooled; {_intervals(table, settings)}",
         runs=[Run(subject=0, seed=0, predictions=ANSWERS, sha256=sha256_file(folder / ANSWERS))],
         coverage=Coverage(rule="one table of answers", expected=1, present=1),
         metrics=list(metrics),
@@ -74,14 +78,24 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
     return record
 
 
+def _intervals(table: AnswerTable, settings: Settings) -> str:
+    drawn = f"over {settings.unit}s, {settings.resamples:,} resamples, seed {settings.seed}"
+    if settings.interval == "percentile":
+        return f"percentile bootstrap {drawn}"
+    if why := no_interval(len(set(table.concepts if settings.unit == "concept" else table.pair_ids)), f"{settings.unit}s"):
+        return f"no intervals: {why}"
+    shared = "" if settings.unit == "concept" else ", though pairs of a concept share a reference"
+    return f"95 % intervals {drawn}{shared}: means by inversion of the sign-flip test, kappas and alphas by a bootstrap with expanded percentiles"
+
+
 def rescore(folder: Path, record: ResultRecord) -> Scored:
     """Score a record anew from its saved answers and table.
 
     Raises:
         RecordError: another protocol, or a table or answers that are not those of the record.
     """
-    if record.protocol.name != PROTOCOL:
-        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
+    if record.protocol.name not in (PROTOCOL, FORMER):
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL} and {FORMER}")
     path = inside(Path(folder), record.benchmark.table)
     try:
         raw = json.loads(read_data(path))
@@ -92,7 +106,8 @@ def rescore(folder: Path, record: ResultRecord) -> Scored:
         table = AnswerTable(
             raw["release"], tuple(p for p, _ in raw["pairs"]), tuple(c for _, c in raw["pairs"]), tuple(raw["annotators"]), answers
         )
-        settings = Settings(**record.protocol.settings)
+        former = {"interval": "percentile"} if record.protocol.name == FORMER else {}
+        settings = Settings(**{**record.protocol.settings, **former})
     except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordError(f"{path} and its answers are not the table of this record: {error}") from None
     if table.content_hash != record.benchmark.content_hash or table.release != record.benchmark.release:
