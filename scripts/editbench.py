@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -74,6 +74,9 @@ def score(
     similarity: Annotated[str, typer.Option(help="cosine or dot.")] = "cosine",
     model: Annotated[str, typer.Option(help="Name of the model for table and record, e.g. ORG/my-model.")] = "my-model",
     data: Annotated[str, typer.Option(help="What the EEG was, for the record.")] = "not stated",
+    interval: Annotated[
+        Literal["sign_flip", "paper"], typer.Option(help="Intervals over subjects: of the sign-flip test, or the paper's bootstrap.")
+    ] = "sign_flip",
     out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/editbench"),
 ) -> None:
     """Score embeddings and write table, record and report. Rows are in the order of `decodehub editbench export`.
@@ -83,6 +86,7 @@ def score(
     from decodehub.core.records import ModelInfo
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
     from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
+    from decodehub.metrics.eeg_editbench.scoring import Settings
     from decodehub.metrics.eeg_editbench.similarity import score_embeddings
     from decodehub.reports.editbench import show_record
     from decodehub.runs.retrieval.embeddings import per_run, read_embeddings, run_of
@@ -102,7 +106,10 @@ def score(
         arrays = {name: read_embeddings(path, name, widths[name], benchmark.release) for name, path in paths.items() if path is not None}
         images = (arrays["--sources"], arrays["--edits"], arrays.get("--nulls"))
         predictions.append(Predictions(subject, seed, *score_embeddings(arrays["--eeg"], *images, similarity)))
-    record, scored = make_record(out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity)
+    settings = Settings(interval=interval)
+    record, scored = make_record(
+        out, benchmark, predictions, model=ModelInfo(id=model), data=data, similarity=similarity, settings=settings
+    )
     show_record(out, record, scored, data_dir)
 
 
