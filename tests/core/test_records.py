@@ -184,6 +184,15 @@ class TestWriting:
         assert (spearman.value, spearman.reason) == (None, "not defined: the scores are constant")
         assert all(m.ci95 is None and m.n == 1 for m in metrics)  # one subject has no interval
 
+    def test_a_record_of_the_former_protocol_is_scored_with_the_intervals_of_the_paper(
+        self, tmp_path: Path, tiny_benchmark: Benchmark
+    ) -> None:
+        record = make(tmp_path, tiny_benchmark, settings=Settings(interval="paper"))
+        settings = {name: value for name, value in record.protocol.settings.items() if name != "interval"}
+        former = {"name": "editbench-v1.0", "settings": settings, "hash": protocol_hash("editbench-v1.0", settings)}
+        write_record(tmp_path, record.model_copy(update={"protocol": type(record.protocol)(**former)}))
+        assert verify(tmp_path)[1] == [] and any(m.ci95 for m in record.metrics)
+
     def test_every_number_is_explained_or_refused(self) -> None:
         fields: dict[str, Any] = {"name": "top1", "unit": "percent", "higher_is_better": True, "n": 1}
         for value, reason in ((None, None), (1.0, "why")):

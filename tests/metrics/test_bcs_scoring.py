@@ -266,6 +266,17 @@ def test_a_head_of_the_sample_makes_a_record_of_the_sample(tmp_path: Path) -> No
     assert read_record(tmp_path)[1].benchmark.release == "sample"
 
 
+def test_a_record_of_the_former_protocol_is_scored_with_its_intervals(tmp_path: Path) -> None:
+    from decodehub.core.records import protocol_hash, write_record
+    from decodehub.hub.verify import verify
+
+    record = record_in(tmp_path, pairs(), settings=Settings(interval="percentile"))
+    settings = {name: value for name, value in record.protocol.settings.items() if name != "interval"}
+    former = {"name": "bcs-v1.0", "settings": settings, "hash": protocol_hash("bcs-v1.0", settings)}
+    write_record(tmp_path, record.model_copy(update={"protocol": type(record.protocol)(**former)}))
+    assert verify(tmp_path)[1] == [] and any(m.ci95 for m in record.metrics)
+
+
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         record_in(tmp_path / name, pairs())

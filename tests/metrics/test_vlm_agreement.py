@@ -334,6 +334,17 @@ def test_a_kappa_that_one_concept_decides_has_no_interval() -> None:
     assert all(m.ci95 is None for m in agreement(few, Settings(resamples=20)))
 
 
+def test_a_record_of_the_former_protocol_is_scored_with_its_intervals(sample_answers: AnswerTable, tmp_path: Path) -> None:
+    from decodehub.core.records import protocol_hash, write_record
+    from decodehub.hub.verify import verify
+
+    record = make_record(tmp_path, sample_answers, model=ModelInfo(id="rules"), settings=Settings(resamples=50, interval="percentile"))
+    settings = {name: value for name, value in record.protocol.settings.items() if name != "interval"}
+    former = {"name": "vlm-agreement-v1.0", "settings": settings, "hash": protocol_hash("vlm-agreement-v1.0", settings)}
+    write_record(tmp_path, record.model_copy(update={"protocol": type(record.protocol)(**former)}))
+    assert verify(tmp_path)[1] == [] and not any(m.name == "answered" for m in record.metrics)
+
+
 def test_a_record_is_verified_and_a_changed_one_is_not(sample_answers: AnswerTable, tmp_path: Path) -> None:
     from decodehub.hub.verify import verify
 
