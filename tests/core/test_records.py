@@ -84,6 +84,7 @@ class TestWriting:
         assert record.benchmark.content_hash == tiny_benchmark.content_hash
         assert record.protocol.settings == {
             "distance_bins": 5,
+            "interval": "sign_flip",
             "distance_width": 0.05,
             "distance_min_edits": 20,
             "distance_interval_weight": "edits",
@@ -278,7 +279,7 @@ def change_setting(name: str, setting: Any) -> Change:
 STATED: dict[str, tuple[Change, tuple[str, str]]] = {
     "a value": (change_metric("value", lambda x: x + 0.01), ("two_afc", "value")),
     "a value by a millionth": (change_metric("value", lambda x: x + 1e-6, family="identity"), ("two_afc[family=identity]", "value")),
-    "an interval": (change_metric("ci95", lambda x: [x[0], x[1] + 1], name="ep_top1"), ("ep_top1", "ci95")),
+    "an interval": (change_metric("ci95", lambda x: [20.0, 30.0], name="ep_top1"), ("ep_top1", "ci95")),
     "a spread": (change_metric("sd", lambda x: x / 2, name="top1"), ("top1", "sd")),
     "a spread that is gone": (change_metric("sd", lambda x: None, name="top1"), ("top1", "sd")),
     "the number of subjects": (change_metric("n", lambda x: x + 1, name="top1"), ("top1", "n")),
