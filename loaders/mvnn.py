@@ -23,6 +23,8 @@ from typing import Literal
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from decodehub.core.statistics import ROUNDING
+
 Dim = Literal["epoch", "time"]
 Shrinkage = Literal["ledoit_wolf", "none"]
 FitOn = Literal["train", "train+test"]
@@ -197,12 +199,13 @@ def _sum_of_covariances(x: np.ndarray, shrinkage: Shrinkage, ch_names: Sequence[
     """Sum over n of the shrinkage covariances of (n, n_channels, n_samples) matrices, which are overwritten.
 
     The names follow scikit-learn's derivation (Ledoit and Wolf 2004, lemma 3.1): with Z the standardised matrix and S = Z Z' / T,
-    delta = |S - mu I|^2 / C and beta = (sum_ij sum_t z_it^2 z_jt^2 / T - |S|^2) / (C T); the shrinkage is min(beta, delta) / delta.
+    delta = |S - mu I|^2 / C and beta = (sum_ij sum_t z_it^2 z_jt^2 / T - |S|^2) / (C T); the shrinkage is `_shrinkage_weight`.
     """
     n, n_channels, n_samples = x.shape
+    size = np.maximum(x.max(axis=2), -x.min(axis=2))
     x -= x.mean(axis=2, keepdims=True)
     variance = np.einsum("nct,nct->nc", x, x) / n_samples
-    _check_variance(variance, ch_names)
+    _check_variance(variance, size, ch_names)
     sd = np.sqrt(variance)
     x /= sd[:, :, None]
     wide = n_samples < n_channels  # then the Gram matrix of the samples is the smaller one, with the same norm
@@ -215,8 +218,7 @@ def _sum_of_covariances(x: np.ndarray, shrinkage: Shrinkage, ch_names: Sequence[
         power = np.square(x).sum(axis=1)  # (n, n_samples)
         beta = (np.einsum("nt,nt->n", power, power) / n_samples - squared_norm) / (n_channels * n_samples)
         delta = (squared_norm - n_channels * mu**2) / n_channels
-        beta = np.minimum(beta, delta)
-        np.divide(beta, delta, out=weight, where=beta != 0)
+        weight = _shrinkage_weight(beta, delta, squared_norm / n_channels)
     if wide:
         x *= (sd * np.sqrt((1 - weight) / n_samples)[:, None])[:, :, None]
         flat = x.transpose(1, 0, 2).reshape(n_channels, -1)
@@ -229,11 +231,25 @@ def _sum_of_covariances(x: np.ndarray, shrinkage: Shrinkage, ch_names: Sequence[
     return total
 
 
-def _check_variance(variance: np.ndarray, ch_names: Sequence[str] | None) -> None:
+def _shrinkage_weight(beta: np.ndarray, delta: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """(n,) min(beta, delta) / delta, and 0 where beta is 0, as `sklearn.covariance.ledoit_wolf_shrinkage` has it.
+
+    Both are differences of terms of the `size` |S|^2 / C. Where delta is 0 up to their rounding, the covariance is mu I already (as that of one channel always is):
+    every weight gives the same matrix, and the weight is 0. Where beta is 0 up to rounding (two samples of opposite sign), nothing is shrunk.
+    """
+    rounding = ROUNDING * size
+    weight = np.zeros(len(beta))
+    np.divide(np.minimum(beta, delta), delta, out=weight, where=(beta > rounding) & (delta > rounding))
+    return weight
+
+
+def _check_variance(variance: np.ndarray, size: np.ndarray, ch_names: Sequence[str] | None) -> None:
+    """Refuse channels whose (n, n_channels) variance is that of the rounding of values of the (n, n_channels) `size`."""
     if not np.isfinite(variance).all():
         raise ValueError("there are NaN or infinite values among the trials")
-    if not variance.all():
-        channels = sorted(set(np.nonzero(variance == 0)[1].tolist()))
+    flat = np.sqrt(variance) <= ROUNDING * size
+    if flat.any():
+        channels = sorted(set(np.nonzero(flat)[1].tolist()))
         raise ValueError(
             f"channels {[ch_names[c] if ch_names is not None else c for c in channels]} are flat in at least one trial: they have no noise to "
             "normalise; leave them out or mend the recording"

@@ -242,8 +242,8 @@ def audit(
 @app.command()
 def agreement(
     data_dir: DataDir = None,
-    unit: Annotated[Literal["concept", "pair"], typer.Option(help="What the bootstrap resamples.")] = "concept",
-    resamples: Annotated[int, typer.Option(min=2, help="Of the bootstrap.")] = 2000,
+    unit: Annotated[Literal["concept", "pair"], typer.Option(help="What intervals are over.")] = "concept",
+    resamples: Annotated[int, typer.Option(min=2, help="Of the intervals.")] = 2000,
     rationales: Annotated[
         str, typer.Option(help='Encoder of rationales: "none", "tfidf" (compares words), or a sentence-transformers model (id or folder).')
     ] = "none",

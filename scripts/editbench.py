@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -94,6 +94,9 @@ def score(
     simulated: Annotated[
         bool, typer.Option("--simulated", help="The EEG was simulated: the record's kind, which no words decide.")
     ] = False,
+    interval: Annotated[
+        Literal["sign_flip", "paper"], typer.Option(help="Intervals over subjects: of the sign-flip test, or the paper's bootstrap.")
+    ] = "sign_flip",
     out: Annotated[Path, typer.Option(help="Folder of the record and the report.")] = Path("runs/editbench"),
     force: Force = False,
 ) -> None:
@@ -107,6 +110,7 @@ def score(
     from decodehub.core.records import ModelInfo
     from decodehub.metrics.eeg_editbench.benchmark import load_benchmark
     from decodehub.metrics.eeg_editbench.protocol import make_record, refuse_other_record
+    from decodehub.metrics.eeg_editbench.scoring import Settings
     from decodehub.reports.editbench import show_record
     from decodehub.runs.retrieval.embedding_files import score_files
     from decodehub.runs.retrieval.folders import RECORD_FILES, check_folder
@@ -130,6 +134,7 @@ def score(
         similarity=similarity,
         replace=force,
         simulated=simulated,
+        settings=Settings(interval=interval),
     )
     show_record(out, record, scored, data_dir)
 

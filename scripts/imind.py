@@ -243,7 +243,7 @@ def compare(
     cluster: Annotated[str, typer.Option(help="What is independent: subject (all units of a person together) or unit.")] = "subject",
     subset: Annotated[str | None, typer.Option(help="main or challenge, of two full runs.")] = None,
 ) -> None:
-    """Is FIRST better than SECOND? Paired sign-flip tests and bootstrap intervals over persons.
+    """Is FIRST better than SECOND? Paired sign-flip tests over subjects, and the intervals that they leave.
 
     Example: decodehub imind compare runs/sample/logistic-converged runs/sample/logistic-paper
     """

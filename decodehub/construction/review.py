@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decodehub.metrics.vlm_agreement.bootstrap import bootstrap_ci, unit_totals
+from decodehub.core.statistics import bootstrap_ci, unit_totals
 from decodehub.metrics.vlm_agreement.scoring import cohen_kappa, tabulate
 
 from .stages import Candidate
@@ -53,7 +53,7 @@ class Decided(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Agreement of two reviewers on the edits that both judged, with 95 % bootstrap intervals; None where not defined."""
+    """Agreement of two reviewers on the edits that both judged, with 95 % intervals over source concepts (none below six); None where not defined."""
 
     reviewers: tuple[str, str]
     question: str

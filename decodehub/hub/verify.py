@@ -115,7 +115,7 @@ def _protocol(record: ResultRecord) -> Any:
         raise RecordError(f"this decodehub has no metric for benchmark {b.id!r}: update it")
     if record.protocol.name != protocol.PROTOCOL:
         raise RecordError(f"the record follows {record.protocol.name}, this version scores {protocol.PROTOCOL}")
-    protocol.settings_of(record.protocol.settings)
+    protocol.settings_of(record.protocol.settings, record.protocol.name)
     if (b.release in protocol.SAMPLES) != (record.kind == "sample"):
         which = "a sample" if b.release in protocol.SAMPLES else f"none of the samples ({', '.join(sorted(protocol.SAMPLES))})"
         raise RecordError(f"the record's kind is {record.kind!r}, but release {b.release!r} of {b.id} is {which}")

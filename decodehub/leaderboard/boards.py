@@ -361,7 +361,7 @@ def boards() -> tuple[Board, ...]:
         Board(
             "eeg-editbench",
             "EEG-EditBench",
-            "Which visual information does an EEG-to-image retrieval model use? Percent; means over subjects, 95 % bootstrap intervals over subjects.",
+            "Which visual information does an EEG-to-image retrieval model use? Percent; means over subjects, 95 % intervals over subjects.",
             {"family": ("Edit family", families)},
             common,
             _editbench_columns,
@@ -386,7 +386,7 @@ def boards() -> tuple[Board, ...]:
         Board(
             "imindbench",
             "iMINDBench",
-            "Which iEEG representations generalise over tasks, people and institutions? ROC-AUC, chance 0.5; 95 % intervals over people, else ± the standard error.",
+            "Which iEEG representations generalise over tasks, people and institutions? ROC-AUC, chance 0.5; 95 % intervals over subjects, else ± the standard error.",
             {
                 "dataset": ("Data set", [("All", ALL), *_DATASETS]),
                 "task": ("Task", [("All", ALL), *((t[1], t[0]) for t in imind_tasks())]),

@@ -129,7 +129,7 @@ def _imindbench(scored: Any) -> Check:
             chosen = {u.id: scores[u.id] for u in grid.chosen(subset)}
             if not np.isfinite(list(chosen.values())).any():
                 continue
-            # Against 0 everywhere the mean difference is the mean itself, and its interval is over persons.
+            # Against 0 everywhere the mean difference is the mean itself, and its interval is over subjects.
             for c in compare_units(chosen, dict.fromkeys(chosen, 0.0), grid, draws=INTERVAL_DRAWS):
                 if c.ci95 is not None and np.isfinite(c.ci95).all():
                     slice_ = [("subset", subset), *([] if c.label == "overall" else [("dataset", c.label)])]

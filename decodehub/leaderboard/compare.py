@@ -6,23 +6,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decodehub.metrics.eeg_editbench.aggregate import subject_ci
+from decodehub.core.statistics import DRAWS, EXACT_UP_TO, least_p, mean_interval, no_interval, settled, sign_flip
 from decodehub.metrics.imindbench.compare import compare_units
 from decodehub.metrics.imindbench.grid import SHORT_NAMES
 from decodehub.metrics.imindbench.protocol import load_table
 
 from .boards import RECOMPUTED, Choices, Column, Placed, Table
 
-EXACT_UP_TO = 16  # units: 65,536 sign patterns
-DRAWS = 20_000
-
 
 class Paired(NamedTuple):
     """First row minus second.
 
     Attributes:
-        title: what was compared. difference: mean over units. ci95: 95 % bootstrap interval, None with one unit. p: two-sided, sign-flip.
-        p_holm: adjusted for all numbers of the comparison. least_p: the smallest p that so few units (or people) can give. wins: units in which the first is better, a tie counts one half.
+        title: what was compared. difference: mean over units. ci95: what the sign-flip test does not reject at 5 %, None below six units (or subjects). p: two-sided, sign-flip.
+        p_holm: adjusted for all numbers of the comparison. least_p: the smallest p that so few units (or subjects) can give. wins: units in which the first is better, a tie counts one half.
         n: units. better: whether higher is better.
     """
 
@@ -70,62 +67,65 @@ def compare_rows(table: Table, first: Placed, second: Placed, choices: Choices) 
             f"The rows have different subjects ({', '.join(a.names)} and {', '.join(b.names)}): only equal ones can be paired."
         )
     common = [name for name in a.names if name in set(b.names)]
-    found, left_out = [], []
+    found, left_out, missing = [], [], {name for name in (*a.names, *b.names) if name not in common}
     for column in table.columns:
         x, y = (_values(p, column, common) for p in (first, second))
-        if x is None or y is None:
+        scored = None if x is None or y is None else np.isfinite(x) & np.isfinite(y)
+        if x is None or y is None or scored is None or scored.sum() < 2:
             left_out.append(column.title)
             continue
-        there = np.isfinite(x) & np.isfinite(y)
-        if there.sum() < 2:
-            left_out.append(column.title)
-            continue
-        found.append(_paired(column, (x - y)[there], first))
+        missing |= {name for name, there in zip(common, scored) if not there}
+        size = np.maximum(np.abs(x), np.abs(y))[scored].max()
+        found.append(_paired(column, settled((x - y)[scored], size), first))
     if not found:
         raise ValueError(f"None of the numbers shown has a score for each {a.unit} in both rows (at least two are needed).")
-    exact = found[0].n <= EXACT_UP_TO
-    method = f"Paired by {a.unit}: {'exact sign-flip test' if exact else f'sign-flip test, {DRAWS:,} draws'}; 95 % bootstrap interval over {a.unit}s; p also adjusted by Holm for {len(found)} numbers."
-    if table.board.id == "bcs":
-        method += " Differences are means over concepts, each counted once."
-    return Comparison(_holm(found), method, tuple(left_out))
+    n = found[0].n
+    parts = [
+        f"Paired by {a.unit}: {_interval_words('exact sign-flip test' if n <= EXACT_UP_TO else f'sign-flip test, {DRAWS:,} draws', n, a.unit, len(found))}"
+    ]
+    parts.append(SHARED[table.board.id])
+    if missing:
+        names = sorted(missing)
+        parts.append(f"Left out of some number or all, without a score in one of the rows: {_shown(names)}.")
+    return Comparison(_holm(found), " ".join(parts), tuple(left_out))
 
 
-def sign_flip(differences: np.ndarray, *, draws: int = DRAWS, seed: int = 0) -> float:
-    """Two-sided p of a zero mean under random signs of independent (n,) differences: all 2**n patterns up to 16, else random ones (the observed one counts)."""
-    n = len(differences)
-    edge = abs(differences.sum()) - 1e-12 * max(1.0, np.abs(differences).sum())
-    if n <= EXACT_UP_TO:
-        signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-        return float((np.abs(signs @ differences) >= edge).mean())
-    rng = np.random.default_rng(np.random.SeedSequence(seed))
-    signs = rng.integers(0, 2, size=(draws, n), dtype=np.int8) * 2.0 - 1.0
-    return (int((np.abs(signs @ differences) >= edge).sum()) + 1) / (draws + 1)
+SHARED = {
+    "eeg-editbench": "All subjects saw the same images: p and intervals speak of other subjects, not of other images.",
+    "bcs": "Differences are means over concepts, each counted once; pairs of a concept share a reference and are one cluster.",
+}
 
 
-def least_p(n: int) -> float:
-    """The smallest p of a sign-flip test of n differences: all of one sign."""
-    return 2.0 ** (1 - n) if n <= EXACT_UP_TO else 1 / (DRAWS + 1)
+def _interval_words(test: str, n: int, unit: str, numbers: int) -> str:
+    """Test, smallest p and intervals in words."""
+    interval = no_interval(n, f"{unit}s") or f"95 % intervals over {unit}s are the differences that the test does not reject"
+    return (
+        f"{test}, which can give no p below {least_p(n):.3g} with {n} {unit}s; {interval}; p also adjusted by Holm for {numbers} numbers."
+    )
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _paired(column: Column, differences: np.ndarray, first: Placed) -> Paired:
     metric = first.row.metric(column)
     better = True if metric is None or metric.higher_is_better is None else metric.higher_is_better
-    ends, _ = subject_ci(differences[:, None])
+    ((low, high),) = mean_interval(differences[:, None])
     sign = 1 if better else -1
     wins = float((sign * differences > 0).sum() + 0.5 * (differences == 0).sum())
-    unit = metric.unit if metric is not None else ""
-    low, high = (float(v) for v in ends[0])
+    test = sign_flip(differences)
     return Paired(
         column.title,
         float(differences.mean()),
-        (low, high),
-        sign_flip(differences),
+        (float(low), float(high)) if np.isfinite(low) else None,
+        test.p,
         1.0,
-        least_p(len(differences)),
+        test.p_min,
         wins,
         len(differences),
         better,
-        unit,
+        metric.unit if metric is not None else "",
     )
 
 
@@ -163,7 +163,7 @@ def _compare_imind(table: Table, first: Placed, second: Placed, choices: Choices
             c.ci95,
             c.p,
             1.0,
-            least_p(c.n_clusters),
+            c.p_min,
             c.wins,
             c.n_units,
             True,
@@ -172,10 +172,11 @@ def _compare_imind(table: Table, first: Placed, second: Placed, choices: Choices
         for c in found
     ]
     what = f" Over {len(tasks)} tasks." if tasks else ""
+    left = f" Left out, since neither row has a score: {_shown(list(found[0].left_out))}." if found[0].left_out else ""
+    words = _interval_words(found[0].method.partition(" over ")[0], found[0].n_clusters, "subject", len(paired))
     return Comparison(
         _holm(paired),
-        f"Paired by unit (data set, session and task), whole people flipped and resampled since their units are not independent: {found[0].method}; "
-        f"95 % bootstrap interval over people; p also adjusted by Holm for {len(paired)} numbers.{what}",
+        f"Paired by unit (data set, session and task); whole subjects are flipped, since their units are not independent: {words} {found[0].shared}{left}{what}",
         (),
     )
 

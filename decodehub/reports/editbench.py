@@ -173,7 +173,7 @@ def _figures(record: ResultRecord) -> Iterable[Plot]:
         return [(TITLES.get(key[0][1], key[0][1]), m) for key, m in afc.items() if len(key) == 1 and key[0][0] == kind]
 
     families, subtypes, categories = of("family"), of("subtype"), of("category")
-    whiskers = ", whiskers 95 % bootstrap intervals over subjects" if any(m.ci95 for _, m in families) else ""
+    whiskers = ", whiskers 95 % intervals over subjects" if any(m.ci95 for _, m in families) else ""
     note = f"Bars are means over subjects{whiskers}, dashed lines chance."
     yield Plot("2AFC by edit family", note, _bars(families, "2AFC (%)"))
     if subtypes:

@@ -57,20 +57,27 @@ def task_table(scored: Scored, subset: str, metric: str = "roc_auc") -> Table:
 
 def comparison_table(first: str, second: str, comparisons: Sequence[Comparison]) -> Table:
     """Paired differences."""
+    notes = [comparisons[0].shared]
+    if left := comparisons[0].left_out:
+        notes.append(
+            f"Left out, without a score in either run: {', '.join(left[:5])}{', ...' if len(left) > 5 else ''} ({len(left)} units)."
+        )
     return Table(
-        ["", Column("difference", DIFFERENCES), "95 % CI", "p", "better in", Column("test", justify="left", wrap=True)],
+        ["", Column("difference", DIFFERENCES), "95 % CI", "p", "smallest p", "better in", Column("test", justify="left", wrap=True)],
         [
             (
                 SHORT_NAMES.get(c.label, "Overall"),
                 c.difference,
                 DIFFERENCES.interval(c.ci95),
                 f"{c.p:.4g}",
+                f"{c.p_min:.2g}",
                 f"{c.wins:g} of {c.n_units}",
-                c.method,
+                c.method if c.ci95 is not None else f"{c.method}; {c.ci_reason}",
             )
             for c in comparisons
         ],
         title=f"{first} minus {second}, ROC-AUC",
+        notes=[note for note in notes if note],
     )
 
 

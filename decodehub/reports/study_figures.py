@@ -136,14 +136,14 @@ _TITLES = {
     "median (dashed) and interquartile range (shaded) of each edited image's median distance to the sources of all other concepts.",
     "6": "2AFC of a source category minus that of all concepts under the same edit condition, percentage points, {over}. In brackets: concepts.",
     "7": "Target-concept alignment under identity edits. A: the edited image moves away from the EEG of its source (right) and towards the EEG "
-    "of its target concept (up). B: similarity of source and edited image to the target concept's EEG. Lines: 95 % bootstrap intervals over "
+    "of its target concept (up). B: similarity of source and edited image to the target concept's EEG. Lines: 95 % intervals over "
     "subjects. Models with another kind of score have panels of their own.",
-    "S1": "2AFC over groups of equally many edits by visual distance, with 95 % bootstrap intervals over subjects.",
+    "S1": "2AFC over groups of equally many edits by visual distance, with 95 % intervals over subjects.",
     "S2": "2AFC by source category and edit condition, percent, {over}. In brackets: concepts.",
     "S3": "Edits that fail stably (for most runs, in most seeds, for most subjects), the first two of each family with different sources by "
     "number of models and of failures. Contains stimuli: mind their licence before you share it.",
     "S4": "Mean rank of the target concept's EEG among all, for the source image (open) and the edited image (filled); 1 is best. Lines: 95 % "
-    "bootstrap intervals over subjects.",
+    "intervals over subjects.",
 }
 
 

@@ -294,7 +294,7 @@ def _legend(spec: Spec, scored: Mapping[str, ScoredRuns]) -> list[str]:
         words = f"{plural(len(runs.total.subjects), 'subject')}, {plural(len(runs.total.seeds), 'seed')} each"
         grids.setdefault(words, []).append(display_name(name))
     who = next(iter(grids)) if len(grids) == 1 else "; ".join(f"{', '.join(names)}: {words}" for words, names in grids.items())
-    spread = "population SD over subjects" if spec.spread == "sd" else "95 % bootstrap interval over subjects"
+    spread = "population SD over subjects" if spec.spread == "sd" else "95 % interval over subjects"
     lines = [f"Mean and {spread}, seeds averaged within subject first ({who})."]
     if spec.bold and len(scored) > 1:
         lines.append("Bold: the best of the scored models in a column.")

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from decodehub.core.statistics import ROUNDING
+
 from ..simulate_eeg import channel_names, channel_positions
 from . import SOA, Epochs
 
@@ -178,7 +180,7 @@ def whiteness(sample: np.ndarray) -> Whiteness:
     flat = noise.transpose(2, 0, 1, 3).reshape(sample.shape[2], -1)
     covariance = flat @ flat.T / flat.shape[1]
     total = float(np.trace(covariance))
-    if total == 0:
+    if total <= len(covariance) * (ROUNDING * float(np.abs(sample).max())) ** 2:
         return Whiteness(0.0, 0.0)
     evenness = total**2 / (len(covariance) * float(np.square(covariance).sum()))
     return Whiteness(float(np.sqrt(np.diag(covariance)).mean()), float(evenness))
@@ -213,6 +215,7 @@ def spatial_roughness(summary: Summary, ch_names: tuple[str, ...], n_permutation
     if len(known) < 12:
         return None
     course = summary.halves.mean(axis=(0, 1))[known]
+    size = float(np.abs(course).max())
     course = course - course.mean(axis=1, keepdims=True)
     squares = np.square(course[:, None] - course[None]).sum(axis=-1)
     positions = np.array([places[ch_names[i]] for i in known])
@@ -220,7 +223,7 @@ def spatial_roughness(summary: Summary, ch_names: tuple[str, ...], n_permutation
     neighbours = np.argsort(distance, axis=1)[:, 1:5]
     rows = np.arange(len(known))[:, None]
     overall = squares.sum() / (len(known) * (len(known) - 1))
-    if overall == 0:
+    if overall <= course.shape[1] * (ROUNDING * size) ** 2:
         return None
 
     def ratio(order: np.ndarray) -> float:
@@ -256,12 +259,13 @@ def _deviation(levels: np.ndarray) -> np.ndarray:
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
     x, y = a.ravel() - a.mean(), b.ravel() - b.mean()
-    norm = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / norm if norm > 0 else 0.0
+    if min(np.linalg.norm(x) - ROUNDING * np.linalg.norm(a), np.linalg.norm(y) - ROUNDING * np.linalg.norm(b)) <= 0:
+        return 0.0
+    return float(x @ y) / float(np.sqrt((x @ x) * (y @ y)))
 
 
 def _neighbours(sample: np.ndarray) -> float:
     x = sample - sample.mean(axis=-1, keepdims=True)
     norm = np.linalg.norm(x, axis=-1, keepdims=True)
-    x = np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
+    x = np.divide(x, norm, out=np.zeros_like(x), where=norm > ROUNDING * np.linalg.norm(sample, axis=-1, keepdims=True))
     return float((x[:, :, 1:] * x[:, :, :-1]).sum(axis=-1).mean()) if x.shape[2] > 1 else 0.0

@@ -1,7 +1,9 @@
-"""The protocol ``bcs-v1.0``: predictions files (twelve scores a pair), the table of pairs, records and their re-scoring.
+"""The protocol ``bcs-v2.0``: predictions files (twelve scores a pair), the table of pairs, records and their re-scoring.
 
 A record is of one of two kinds. "score" says how well reconstructions can be recovered according to a head. "evaluation" says how well a head
 predicts the consensus of annotators on held-out concepts, beside baselines; its table holds the targets.
+
+v2.0 differs from v1.0 in the intervals over concepts alone (`Settings.interval`); records of v1.0 are scored with percentiles, as they were.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ from decodehub.core.records import (
     protocol_hash,
     write_record,
 )
+from decodehub.core.statistics import FEWEST, no_interval
 
 from .scoring import MEASURES, QUESTIONS, Number, Settings, agreement, describe
 
 BENCHMARK_ID = "bcs"
-PROTOCOL = "bcs-v1.0"
+PROTOCOL, FORMER = "bcs-v2.0", "bcs-v1.0"
 HEADLINES = ("t_pas", "t_sas")
 TABLE, PREDICTIONS = "pairs.json", "predictions.safetensors"
 SAMPLE = "sample"
@@ -170,7 +173,7 @@ def make_record(
         protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
         model=model,
         data=data,
-        aggregation=f"means over {len(pairs.rows)} pairs; 95 % percentile intervals from {settings.n_bootstrap} resamples of {n_concepts} concepts",
+        aggregation=f"means over {len(pairs.rows)} pairs; {_intervals(settings, n_concepts)}",
         runs=[Run(subject=0, seed=0, predictions=PREDICTIONS, sha256=digest)],
         coverage=Coverage(rule="one file of all pairs", expected=1, present=1),
         metrics=list(metrics),
@@ -179,6 +182,17 @@ def make_record(
     )
     write_record(folder, record)
     return record
+
+
+def _intervals(settings: Settings, n_concepts: int) -> str:
+    if not settings.n_bootstrap:
+        return "no intervals"
+    if settings.interval == "percentile":
+        return f"95 % percentile intervals from {settings.n_bootstrap} resamples of {n_concepts} concepts"
+    if why := no_interval(n_concepts, "concepts"):
+        return f"no intervals: {why}"
+    how = "means by inversion of the sign-flip test, correlations by a bootstrap with expanded percentiles"
+    return f"95 % intervals over {n_concepts} concepts, whose pairs share a reference: {how}; none for methods or numbers of fewer than {FEWEST} concepts"
 
 
 def _as_saved(scores: Scores) -> Scores:
@@ -242,9 +256,9 @@ def rescore(folder: Path, record: ResultRecord) -> Rescored:
         RecordError: the table or the protocol is another.
         ValueError: predictions that cannot be scored.
     """
-    if record.protocol.name != PROTOCOL:
-        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
-    settings = settings_of(record.protocol.settings)
+    if record.protocol.name not in (PROTOCOL, FORMER):
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL} and {FORMER}")
+    settings = settings_of(record.protocol.settings, record.protocol.name)
     pairs = load_pairs(folder, record)
     if record.protocol.settings["kind"] != ("score" if pairs.targets is None else "evaluation"):
         raise RecordError(f"protocol.settings.kind is {record.protocol.settings['kind']!r}, which the table of pairs is not for")
@@ -271,16 +285,17 @@ def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     return None
 
 
-def settings_of(stated: Mapping[str, Any]) -> Settings:
-    """The settings that a record states.
+def settings_of(stated: Mapping[str, Any], protocol: str = PROTOCOL) -> Settings:
+    """The settings that a record states, under the present protocol or the former one, which knew no other interval than its own.
 
     Raises:
         RecordError: not exactly those of this protocol, or a value that is none.
     """
-    names = [f.name for f in dataclasses.fields(Settings)]
+    former = {"interval": "percentile"} if protocol == FORMER else {}
+    names = [field.name for field in dataclasses.fields(Settings) if field.name not in former]
     exact_settings(stated, [*names, *STATED_SETTINGS])
     try:
-        return Settings(**{name: stated[name] for name in names})
+        return Settings(**{name: stated[name] for name in names}, **former)
     except (ValueError, TypeError) as error:
         raise RecordError(f"protocol.settings of the record: {error}") from None
 

@@ -11,6 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from decodehub.core.statistics import (
+    FEWEST,
+    ROUNDING_32,
+    Resamples,
+    bootstrap_pearson,
+    bootstrap_spearman,
+    divide,
+    mean_interval,
+    pearson,
+    percentile_interval,
+)
+from decodehub.core.statistics import spearman as rho
+
 QUESTIONS = (
     "P1_global_spatial_structure",
     "P2_object_shape_silhouette",
@@ -30,7 +43,7 @@ PERCEPTUAL = np.array([q[0] == "P" for q in QUESTIONS])
 REGIMES = ("high_p_high_s", "high_p_low_s", "low_p_high_s", "low_p_low_s")
 THRESHOLD = 0.5
 MEASURES = ("q_mae", "q_r", "q_rho", "pas_mae", "pas_r", "sas_mae", "sas_r")  # the columns of table 6
-BLOCK_VALUES = 4_000_000  # values of a bootstrap that are held at once
+INTERVALS = ("few_clusters", "percentile")
 
 
 @dataclass(frozen=True)
@@ -39,15 +52,22 @@ class Settings:
 
     Attributes:
         threshold: a score of at least this is "high" (table 9).
-        n_bootstrap: resamples of concepts for the 95 % percentile intervals; 0 for none.
-        seed: of the resampling.
+        n_bootstrap: random sign patterns (of means over more than 16 concepts) and resamples of concepts (of correlations) for 95 % intervals; 0 for no
+            intervals.
+        seed: of them.
+        interval: "few_clusters" (default): means by inversion of the sign-flip test over concepts, correlations by a bootstrap with expanded percentiles,
+            none below six concepts (see ``decodehub.core.statistics``). "percentile": what protocol v1.0 did, percentiles of a bootstrap from two concepts
+            on, which cover too rarely. The paper states no intervals.
     """
 
     threshold: float = THRESHOLD
     n_bootstrap: int = 1000
     seed: int = 0
+    interval: str = "few_clusters"
 
     def __post_init__(self) -> None:
+        if self.interval not in INTERVALS:
+            raise ValueError(f"interval is {self.interval!r}, expected one of {', '.join(INTERVALS)}")
         if not 0 < self.threshold < 1 or self.n_bootstrap < 0 or self.seed < 0:
             raise ValueError(f"threshold must lie between 0 and 1, n_bootstrap and seed must be 0 or more, got {self}")
 
@@ -62,24 +82,29 @@ class Number(NamedTuple):
     n: int
 
 
-class Resamples:
-    """Bootstrap resamples of concepts: all pairs of a concept are drawn together, since they share a reference.
-
-    Attributes:
-        counts: (B, C) how often each concept is drawn in each resample. cluster: (n,) the concept of each pair, from 0.
-    """
+class Concepts(Resamples):
+    """The concepts of pairs, and their resamples: pairs of a concept share a reference."""
 
     def __init__(self, concepts: Sequence[str], settings: Settings) -> None:
-        names, self.cluster = np.unique(np.asarray(concepts, dtype=str), return_inverse=True)
-        c = len(names)
-        draws = settings.n_bootstrap if c > 1 else 0
-        self.counts = np.random.default_rng(settings.seed).multinomial(c, np.full(c, 1 / c), size=draws).astype(np.float64)
+        self.settings = settings
+        self.expanded = settings.interval == "few_clusters"
+        self.fewest = FEWEST if self.expanded else 2
+        super().__init__(concepts, settings.n_bootstrap, settings.seed, self.fewest)
 
-    def sums(self, values: np.ndarray, cluster: np.ndarray | None = None) -> np.ndarray:
-        """(B, ...) sum of `values` (m, ...) in each resample; `cluster` (m,) says whose value each is, by default those of the pairs."""
-        total = np.zeros((self.counts.shape[1], *values.shape[1:]))
-        np.add.at(total, self.cluster if cluster is None else cluster, values)
-        return np.tensordot(self.counts, total, axes=1)
+    def interval_of_means(self, values: np.ndarray, cluster: np.ndarray | None = None) -> np.ndarray:
+        """(K, 2) 95 % intervals of the means of (m, K) values; `cluster` (m,) says whose value each is, by default those of the pairs."""
+        n = np.ones((len(values), 1))
+        if not self.expanded:
+            return self.interval(divide(self.sums(values, cluster), self.sums(n, cluster)))
+        if not self.settings.n_bootstrap or not len(values):
+            return np.full((values.shape[1], 2), np.nan)
+        return mean_interval(
+            self.totals(values, cluster), self.totals(n, cluster), draws=self.settings.n_bootstrap, seed=self.settings.seed
+        )
+
+    def interval(self, draws: np.ndarray) -> np.ndarray:
+        """(K, 2) 95 % intervals from (B, K) statistics of the resamples."""
+        return percentile_interval(draws, self.n, expanded=self.expanded, fewest=self.fewest)
 
 
 def t_scores(question_scores: np.ndarray, available: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -139,13 +164,12 @@ def _describe(scores: np.ndarray, concepts: Sequence[str], slice_: tuple[tuple[s
     t_pas, t_sas = t_scores(scores)
     shares = np.eye(len(REGIMES))[regimes(t_pas, t_sas, settings.threshold)]
     values = np.column_stack([t_pas, t_sas, scores, shares])
-    resamples = Resamples(concepts, settings)
-    low, high = percentile_interval(resamples.sums(values) / resamples.sums(np.ones((len(values), 1))), values.shape[1])
+    ends = Concepts(concepts, settings).interval_of_means(values)
     labels = [("t_pas", slice_), ("t_sas", slice_)]
     labels += [("question_mean", (*slice_, ("question", q))) for q in QUESTIONS]
     labels += [("regime_share", (*slice_, ("regime", r))) for r in REGIMES]
     means = values.mean(axis=0)
-    return [Number(name, s, float(means[i]), (float(low[i]), float(high[i])), len(values)) for i, (name, s) in enumerate(labels)]
+    return [Number(name, s, float(means[i]), (float(ends[i, 0]), float(ends[i, 1])), len(values)) for i, (name, s) in enumerate(labels)]
 
 
 def agreement(
@@ -175,7 +199,7 @@ def agreement(
     known = np.isfinite(targets) & (weights > 0)
     if not known.any():
         raise ValueError("no pair has a target to compare with")
-    resamples = Resamples(concepts, settings)
+    resamples = Concepts(concepts, settings)
     row = np.nonzero(known)[0]
     numbers = _compare("q", scores[known], targets[known], resamples, resamples.cluster[row], slice_, spearman=True)
     for name, x, y in zip(("pas", "sas"), t_scores(scores, known), t_scores(targets, known)):
@@ -188,24 +212,25 @@ def _compare(
     name: str,
     x: np.ndarray,
     y: np.ndarray,
-    resamples: Resamples,
+    resamples: Concepts,
     cluster: np.ndarray,
     slice_: tuple[tuple[str, str], ...],
     spearman: bool,
 ) -> list[Number]:
     error = np.abs(x - y)[:, None]
-    means = _divide(resamples.sums(error, cluster), resamples.sums(np.ones_like(error), cluster))
-    drawn = {
-        f"{name}_mae": (float(error.mean()) if len(error) else np.nan, means),
-        f"{name}_r": (pearson(x, y), bootstrap_pearson(x, y, resamples, cluster)[:, None]),
+    found = {
+        f"{name}_mae": (float(error.mean()) if len(error) else np.nan, resamples.interval_of_means(error, cluster)),
+        f"{name}_r": (
+            pearson(x, y, rounding=ROUNDING_32),
+            resamples.interval(bootstrap_pearson(x, y, resamples, cluster, rounding=ROUNDING_32)[:, None]),
+        ),
     }
     if spearman:
-        drawn[f"{name}_rho"] = (pearson(ranks(x), ranks(y)), bootstrap_spearman(x, y, resamples, cluster)[:, None])
-    numbers = []
-    for label, (value, samples) in drawn.items():
-        low, high = percentile_interval(samples, 1)
-        numbers.append(Number(label, slice_, value, (float(low[0]), float(high[0])), len(x)))
-    return numbers
+        found[f"{name}_rho"] = (
+            rho(x, y, rounding=ROUNDING_32),
+            resamples.interval(bootstrap_spearman(x, y, resamples, cluster, rounding=ROUNDING_32)[:, None]),
+        )
+    return [Number(label, slice_, value, (float(ends[0, 0]), float(ends[0, 1])), len(x)) for label, (value, ends) in found.items()]
 
 
 def calibration(predictions: np.ndarray, targets: np.ndarray, bins: int = 10) -> np.ndarray:
@@ -226,69 +251,6 @@ def check_scores(question_scores: np.ndarray, concepts: Sequence[str]) -> np.nda
         row, column = np.argwhere(~(np.isfinite(scores) & (scores >= 0) & (scores <= 1)))[0]
         raise ValueError(f"question scores must be in [0, 1]; row {row}, {QUESTIONS[column]} is {scores[row, column]}")
     return scores
-
-
-# --------------------------------------------------------------------------------------------------------------------- correlations
-
-
-def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's r of two (n,) arrays; NaN where either is constant."""
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return float("nan")
-    a, b = x - x.mean(), y - y.mean()
-    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
-
-
-def ranks(x: np.ndarray) -> np.ndarray:
-    """Average ranks, from 1; ties share theirs."""
-    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-
-def bootstrap_pearson(x: np.ndarray, y: np.ndarray, resamples: Resamples, cluster: np.ndarray) -> np.ndarray:
-    """(B,) r in each resample, from sums over concepts."""
-    a, b = x - x.mean(), y - y.mean()  # so that differences of large sums lose no digits
-    n, sa, sb, saa, sbb, sab = resamples.sums(np.column_stack([np.ones_like(a), a, b, a * a, b * b, a * b]), cluster).T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        va, vb = saa - sa * sa / n, sbb - sb * sb / n
-        small = (va <= 1e-12 * np.maximum(saa, 1e-300)) | (vb <= 1e-12 * np.maximum(sbb, 1e-300))
-        return np.where(small, np.nan, (sab - sa * sb / n) / np.sqrt(va * vb))
-
-
-def bootstrap_spearman(x: np.ndarray, y: np.ndarray, resamples: Resamples, cluster: np.ndarray) -> np.ndarray:
-    """(B,) Spearman's rho in each resample: ranks are those within the resample, where a concept drawn twice has every entry twice."""
-    out = np.empty(len(resamples.counts))
-    step = max(1, BLOCK_VALUES // max(1, len(x)))
-    for start in range(0, len(out), step):
-        weight = resamples.counts[start : start + step][:, cluster]
-        rx, ry = (_weighted_ranks(values, weight) for values in (x, y))
-        total = weight.sum(1, keepdims=True)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            rx -= (weight * rx).sum(1, keepdims=True) / total
-            ry -= (weight * ry).sum(1, keepdims=True) / total
-            out[start : start + step] = (weight * rx * ry).sum(1) / np.sqrt((weight * rx * rx).sum(1) * (weight * ry * ry).sum(1))
-    return out
-
-
-def _weighted_ranks(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """(B, n) average ranks of `x` where entry i occurs weight[b, i] times."""
-    order = np.argsort(x, kind="stable")
-    values, inverse = np.unique(x, return_inverse=True)
-    starts = np.searchsorted(x[order], values)
-    per_value = np.add.reduceat(weight[:, order], starts, axis=1)
-    return (np.cumsum(per_value, axis=1) - (per_value - 1) / 2)[:, inverse]
-
-
-def percentile_interval(samples: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """2.5 and 97.5 % percentiles of (B, width); NaN without resamples or where a number is undefined in some."""
-    if not len(samples):
-        return np.full(width, np.nan), np.full(width, np.nan)
-    low, high = np.percentile(samples, [2.5, 97.5], axis=0)
-    return low, high
-
-
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0)
 
 
 def as_dict(numbers: Sequence[Number]) -> dict[str, float | None]:

@@ -1,4 +1,7 @@
-"""The protocol ``editbench-v1.0``: predictions files, the record made from them, and the re-scoring that checks a record."""
+"""The protocol ``editbench-v2.0``: predictions files, the record made from them, and the re-scoring that checks a record.
+
+v2.0 differs from v1.0 in the intervals over subjects alone (`Settings.interval`); records of v1.0 are scored with those of the paper, as they were.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from .benchmark import EDIT_FIELDS, SOURCE_FIELDS, Benchmark, load_benchmark, ma
 from .scoring import MetricKey, Plan, RunScores, Settings, prepare, score_run
 
 BENCHMARK_ID = "eeg-editbench"
-PROTOCOL = "editbench-v1.0"
+PROTOCOL, FORMER = "editbench-v2.0", "editbench-v1.0"
 HEADLINES = ("top1", "ep_top1", "two_afc")
 TABLE = "benchmark.json"
 SAMPLES = frozenset({"sample", "rehearsal-stamps"})  # releases whose scores say nothing about the benchmark
@@ -172,7 +175,7 @@ def check_predictions(predictions: Predictions, benchmark: Benchmark) -> None:
 def score_runs(
     benchmark: Benchmark, predictions: Iterable[Predictions | Callable[[], Predictions]], settings: Settings | None = None
 ) -> ScoredRuns:
-    """Score every run and aggregate (seeds within subject, mean and population SD over subjects, bootstrap CI over subjects).
+    """Score every run and aggregate (seeds within subject, mean and population SD over subjects, interval over subjects).
 
     Args:
         benchmark: what is scored.
@@ -195,7 +198,9 @@ def score_runs(
     if len({s.keys for s in scores}) > 1:
         without = [run for run, s in zip(runs, scores) if s.keys == plan.keys]
         raise ValueError(f"null scores are missing from the runs (subject, seed) {without} and present in others: give all or none")
-    total = aggregate(runs, np.array([s.values for s in scores]), [key.interval for key in scores[0].keys] if scores else None)
+    total = aggregate(
+        runs, np.array([s.values for s in scores]), [key.interval for key in scores[0].keys] if scores else None, plan.settings.interval
+    )
     metrics = tuple(_metric(plan, key, i, total) for i, key in enumerate(scores[0].keys))
     return ScoredRuns(plan, tuple(runs), tuple(scores), total, metrics)
 
@@ -271,9 +276,9 @@ def rescore(folder: Path, record: ResultRecord) -> ScoredRuns:
         RecordError: the table does not hash to what the record says, or the protocol is another.
         ValueError: predictions that cannot be scored.
     """
-    if record.protocol.name != PROTOCOL:
-        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
-    settings = settings_of(record.protocol.settings)
+    if record.protocol.name not in (PROTOCOL, FORMER):
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL} and {FORMER}")
+    settings = settings_of(record.protocol.settings, record.protocol.name)
     benchmark = load_table(folder, record)
     return score_runs(benchmark, (partial(_load_run, folder, run, benchmark) for run in record.runs), settings)
 
@@ -296,18 +301,19 @@ def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     return f"it has release {there.release!r} with {len(there.concepts)} sources and {len(there.edit_ids)} edits, {there.content_hash}"
 
 
-def settings_of(stated: Mapping[str, Any]) -> Settings:
-    """The settings that a record states.
+def settings_of(stated: Mapping[str, Any], protocol: str = PROTOCOL) -> Settings:
+    """The settings that a record states, under the present protocol or the former one, which knew no other interval than its own.
 
     Raises:
         RecordError: not exactly those of this protocol, or a value that is none.
     """
-    names = [field.name for field in dataclasses.fields(Settings)]
+    former = {"interval": "paper"} if protocol == FORMER else {}
+    names = [field.name for field in dataclasses.fields(Settings) if field.name not in former]
     exact_settings(stated, [*names, *STATED_SETTINGS])
     if not isinstance(stated["similarity"], str) or not isinstance(stated["distance_encoder"], (str, type(None))):
         raise RecordError("protocol.settings of the record: similarity must be a text, distance_encoder a text or null")
     try:
-        return Settings(**{name: stated[name] for name in names})
+        return Settings(**{name: stated[name] for name in names}, **former)
     except (ValueError, TypeError) as error:
         raise RecordError(f"protocol.settings of the record: {error}") from None
 

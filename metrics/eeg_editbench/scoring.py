@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from decodehub.core.statistics import ROUNDING, ROUNDING_32, is_constant, pearson, ranks
+
 from .benchmark import Benchmark
 
 BASE_FAMILY = "attribute"  # table S14 compares every other family with this one
@@ -32,12 +34,16 @@ class Settings:
         distance_min_edits: edits that an interval must have of each family (section S6.1: 20).
         distance_interval_weight: how retained intervals are weighted against each other, which the paper does not say:
             ``"edits"`` (default) by the edits in them, ``"equal"`` all alike.
+        interval: how 95 % intervals over subjects are made. ``"sign_flip"`` (default): inversion of the sign-flip test, which covers 95 % at ten subjects;
+            none below six. ``"paper"``: percentile bootstrap of the subjects (section S5.1), which covers about 90 % at ten; for tables beside
+            the paper's, and what protocol v1.0 did.
     """
 
     distance_bins: int = 5
     distance_width: float = 0.05
     distance_min_edits: int = 20
     distance_interval_weight: Literal["edits", "equal"] = "edits"
+    interval: Literal["sign_flip", "paper"] = "sign_flip"
 
     def __post_init__(self) -> None:
         for name, valid, what in (
@@ -45,6 +51,7 @@ class Settings:
             ("distance_width", _is_number(self.distance_width, (int, float), 1e-6), "a positive number"),
             ("distance_min_edits", _is_number(self.distance_min_edits, int, 1), "a whole number from 1"),
             ("distance_interval_weight", self.distance_interval_weight in ("edits", "equal"), "'edits' or 'equal'"),
+            ("interval", self.interval in ("sign_flip", "paper"), "'sign_flip' or 'paper'"),
         ):
             if not valid:
                 raise ValueError(f"{name} must be {what}, found {getattr(self, name)!r}")
@@ -155,7 +162,7 @@ def prepare(benchmark: Benchmark, settings: Settings | None = None) -> Plan:
         scored=scored,
         identity=np.flatnonzero((b.family == IDENTITY_FAMILY) & (b.target >= 0)),
         distance_edits=measured,
-        distance_ranks=_ranks(b.distance[measured]),
+        distance_ranks=ranks(b.distance[measured]),
         keys=(),
         null_keys=(),
         unscored=unscored,
@@ -219,7 +226,7 @@ def score_run(plan: Plan, source_scores: np.ndarray, edit_scores: np.ndarray, nu
         *families[:, 1],
         *(families[:, 0] - families[:, 1]),
         *_target_alignment(plan, source_scores, edit_scores, margins),
-        _spearman(plan, margins),
+        _spearman(plan, margins, float(np.abs(own).max(initial=0)), ROUNDING if own.dtype == np.float64 else ROUNDING_32),
     ]
     if null_scores is not None:
         values += [*families[:, 2], *families[:, 3], *families[:, 4], *(families[:, 3] - families[:, 4])]
@@ -293,25 +300,14 @@ def _target_alignment(plan: Plan, source_scores: np.ndarray, edit_scores: np.nda
     return [float(np.mean(v, dtype=np.float64)) for v in (margins[edits], gain, source_at_target, edit_at_target, rank_source, rank_edit)]
 
 
-def _spearman(plan: Plan, margins: np.ndarray) -> float:
-    """Spearman correlation of visual distance and source-minus-edit margin (section S6.1); NaN when either is constant."""
+def _spearman(plan: Plan, margins: np.ndarray, scale: float, rounding: float) -> float:
+    """Spearman correlation of visual distance and source-minus-edit margin (section S6.1); NaN when either is constant up to rounding."""
     if "distance" in plan.unscored:
         return np.nan
-    x, y = plan.distance_ranks, _ranks(margins[plan.distance_edits])
-    x, y = x - x.mean(), y - y.mean()
-    norm = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / norm) if norm > 0 else np.nan
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, ties averaged: scipy.stats.rankdata for one axis, without its overhead, which counts over 400 runs."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    ends = np.append(starts[1:], len(values))
-    ranks = np.empty(len(values))
-    ranks[order] = np.repeat((starts + ends + 1) / 2, ends - starts)
-    return ranks
+    y = margins[plan.distance_edits]
+    if is_constant(y, scale=scale, rounding=rounding):
+        return np.nan
+    return pearson(plan.distance_ranks, ranks(y))
 
 
 def _with_keys(plan: Plan) -> Plan:

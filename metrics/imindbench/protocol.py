@@ -222,7 +222,7 @@ def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     return f"it has release {there.release!r} with {len(there.units)} units, {there.content_hash}"
 
 
-def settings_of(stated: Mapping[str, Any]) -> str:
+def settings_of(stated: Mapping[str, Any], protocol: str = PROTOCOL) -> str:
     """The pooling that a record states.
 
     Raises:

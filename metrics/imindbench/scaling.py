@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compare import DRAWS, Comparison, compare_units
+from decodehub.core.statistics import DRAWS
+
+from .compare import Comparison, compare_units
 from .grid import Grid
 
 FRACTIONS = tuple(Fraction(1, 2**k) for k in range(5))  # of the paper
@@ -20,7 +22,7 @@ Curves = Mapping[str, Mapping[Fraction, Mapping[str, float]]]  # model, fraction
 
 
 class Point(NamedTuple):
-    """Mean AUC of a model at one fraction: over units, tasks and data sets as in the table, with a 95 % interval over persons."""
+    """Mean AUC of a model at one fraction: over units, tasks and data sets as in the table, with a 95 % interval over subjects (None below six)."""
 
     label: str
     fraction: Fraction
@@ -55,7 +57,7 @@ def curve(scores: Mapping[Fraction, Mapping[str, float]], units: list[str], grid
 
 
 def gain_per_doubling(scores: Mapping[Fraction, Mapping[str, float]], units: list[str], grid: Grid, draws: int = DRAWS) -> list[Comparison]:
-    """Slope of the least-squares line of AUC over log2 of the fraction, of each unit, averaged as in the table; tested over persons.
+    """Slope of the least-squares line of AUC over log2 of the fraction, of each unit, averaged as in the table; tested over subjects.
 
     Raises:
         ValueError: fewer than two fractions.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from decodehub.core.statistics import ROUNDING
+
 PAD_VALUES = 1 << 22  # values in one padded block
 
 
@@ -11,7 +13,8 @@ def batched_auc(scores: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> np
     """Area under the ROC curve of each of many cells.
 
     AUC = (R - P (P + 1) / 2) / (P N), with R the sum of the mid-ranks of the P positives among all P + N scores: the share of
-    pairs of a positive and a negative in which the positive has the higher score, a tie counting one half (Mann-Whitney).
+    pairs of a positive and a negative in which the positive has the higher score, a tie counting one half (Mann-Whitney). Scores of a cell
+    that differ by rounding alone are one score, and the area is .5.
     Ranks are summed as whole numbers (twice the mid-rank), so the only rounding is that of the last division.
 
     Args:
@@ -65,8 +68,11 @@ def _block(scores: np.ndarray, labels: np.ndarray, sizes: np.ndarray, starts: np
     twice_ranks = ((first + last + 2) * positive).sum(axis=1)
     p = positive.sum(axis=1)
     n = sizes - p
+    low, high = values[:, 0], np.take_along_axis(values, (sizes - 1)[:, None], 1)[:, 0]
+    constant = high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where((p > 0) & (n > 0), (twice_ranks - p * (p + 1)) / (2.0 * p * n), np.nan)
+        area = np.where(constant, 0.5, (twice_ranks - p * (p + 1)) / (2.0 * p * n))
+        return np.where((p > 0) & (n > 0), area, np.nan)
 
 
 def batched_accuracy(scores: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from decodehub.core.jobs import map_threads
+from decodehub.core.statistics import ROUNDING, ROUNDING_32, settled
 from decodehub.hub_models.bcs.encoders import load_encoder
 from decodehub.loaders.images import ImageSource
 
@@ -57,7 +58,7 @@ PUBLISHED_COLUMNS = {
 
 
 class Values(NamedTuple):
-    """Values of one measure: (n,) float64, NaN where it is not defined; whether larger is better; what else decides them, JSON values."""
+    """Values of one measure: (n,) float64, NaN where it is not defined for the reference; whether larger is better; what else decides them, JSON values."""
 
     values: np.ndarray
     higher_is_better: bool
@@ -161,37 +162,47 @@ def _pixel_values(names: Sequence[str], pairs: Sequence[tuple[ImageSource, Image
     return out
 
 
-def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(n,) cosines of the rows of two (n, d) arrays, float64; NaN for a row of zeros."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
+def cosines(references: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
+    """(n,) cosines of the rows of two (n, d) arrays, float64; NaN for a reference of zeros, -1, the worst, for a reconstruction of zeros alone."""
+    a, b = references.astype(np.float64), reconstructions.astype(np.float64)
+    norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+        cosine = (a * b).sum(1) / (norms[0] * norms[1])
+    return np.where(norms[0] == 0, np.nan, np.where(norms[1] == 0, -1.0, cosine))
 
 
 def two_way(references: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
     """Two-way identification: the share of the other references that correlate less with a reconstruction than its own does; chance .5.
 
-    Pearson's r over features, as in the field (Ozcelik and VanRullen 2023; Scotti et al. 2023). A tie counts one half. References with equal
-    features are one.
+    Pearson's r over features, as in the field (Ozcelik and VanRullen 2023; Scotti et al. 2023). A tie (up to rounding) counts one half. References
+    with equal features are one.
 
     Args:
         references, reconstructions: (n, d), row i of both is pair i.
 
     Returns:
-        (n,) float64; NaN with fewer than two different references, or for features that are constant.
+        (n,) float64; NaN with fewer than two different references, and for a reference whose features are constant, which is no other's alternative;
+        0, the worst, for a reconstruction whose features are constant.
     """
     distinct, own = np.unique(references, axis=0, return_inverse=True)
-    if len(distinct) < 2:
+    (left, usable), (right, made) = _unit_rows(distinct), _unit_rows(reconstructions)
+    own = own.ravel()
+    if usable.sum() < 2:
         return np.full(len(references), np.nan)
-    sides = []
-    for rows in (distinct, reconstructions):
-        centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
-        norms = np.linalg.norm(centred, axis=1, keepdims=True)
-        sides.append(np.divide(centred, norms, out=np.full_like(centred, np.nan), where=norms > 0))
-    r = sides[1] @ sides[0].T
-    correct = r[np.arange(len(r)), own.ravel()][:, None]
-    share = ((r < correct).sum(1) + 0.5 * (r == correct).sum(1) - 0.5) / (len(distinct) - 1)
-    return np.where(np.isfinite(r).all(1), share, np.nan)
+    r = right @ left.T
+    gap = settled(r - r[np.arange(len(r)), own][:, None], 1.0)[:, usable]  # correlations are at most 1
+    share = ((gap < 0).sum(1) + 0.5 * (gap == 0).sum(1) - 0.5) / (usable.sum() - 1)
+    return np.where(usable[own], np.where(made, share, 0.0), np.nan)
+
+
+def _unit_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, d) rows without their mean and of length 1, and (n,) which of them are not constant up to rounding."""
+    centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
+    norms = np.linalg.norm(centred, axis=1, keepdims=True)
+    varies = norms > (ROUNDING if rows.dtype == np.float64 else ROUNDING_32) * np.linalg.norm(
+        rows.astype(np.float64), axis=1, keepdims=True
+    )
+    return np.divide(centred, norms, out=np.zeros_like(centred), where=varies), varies[:, 0]
 
 
 # What is made of the features of an encoder, of the references and of the reconstructions, (n, d) each.

@@ -11,6 +11,8 @@ from PIL import Image, ImageOps
 from scipy import ndimage
 from skimage.metrics import structural_similarity
 
+from decodehub.core.statistics import ROUNDING
+
 SIDE = 256
 PSNR_OF_EQUAL = 100.0
 BINS = 8  # of the colour histogram, each channel
@@ -47,10 +49,19 @@ def ssim(reference: np.ndarray, reconstruction: np.ndarray, window: str = "unifo
 
 
 def edge_cosine(reference: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Cosine of the horizontal and vertical Sobel derivatives of luma; NaN where an image has no edge at all."""
-    edges = [_edges(image) for image in (reference, reconstruction)]
-    norms = [float(np.linalg.norm(e)) for e in edges]
-    return float(edges[0] @ edges[1] / (norms[0] * norms[1])) if min(norms) > 0 else float("nan")
+    """Cosine of the horizontal and vertical Sobel derivatives of luma.
+
+    NaN for a reference without any edge, which no method has a value of; -1, the worst, where the reconstruction alone has none.
+    """
+    return _cosine(_edges(reference), _edges(reconstruction), (0.0, 0.0))
+
+
+def _cosine(x: np.ndarray, y: np.ndarray, rounding: tuple[float, float]) -> float:
+    """Cosine of the differences of a reference and a reconstruction, whose norms are zero up to `rounding`."""
+    norms = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    if norms[0] <= rounding[0]:
+        return float("nan")
+    return float(x @ y / (norms[0] * norms[1])) if norms[1] > rounding[1] else -1.0
 
 
 def _edges(image: np.ndarray) -> np.ndarray:
@@ -69,7 +80,9 @@ def _histogram(image: np.ndarray) -> np.ndarray:
 
 
 def pixel_correlation(reference: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Pearson's r over all values of all channels ("PixCorr"); NaN for an image of one value."""
+    """Pearson's r over all values of all channels ("PixCorr").
+
+    NaN for a reference of one value, which no method has a value of; -1, the worst, where the reconstruction alone has one value.
+    """
     x, y = (image.ravel() - image.mean() for image in (reference, reconstruction))
-    norm = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(x @ y / norm) if norm > 1e-9 else float("nan")
+    return _cosine(x, y, (ROUNDING * float(np.linalg.norm(reference)), ROUNDING * float(np.linalg.norm(reconstruction))))

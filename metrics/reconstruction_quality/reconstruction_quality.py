@@ -33,7 +33,8 @@ Args:
     n_bootstrap, seed: of the intervals.
 Returns:
     for each measure its mean, and under "ci95" the 95 % interval of each (None where not defined); "higher_is_better", "settings" (what decided the
-    values) and "undefined" (pairs left out, such as edges of flat images) by measure; n_pairs.
+    values), "undefined" (how many pairs are left out, such as edges of flat references) and "left_out" (their places, from 0) by measure; n_pairs. A
+    reconstruction that has no value, such as the edges of a flat image, counts as the worst: -1 of cosines and correlations, 0 of two-way identification.
 """
 
 
@@ -78,6 +79,7 @@ class ReconstructionQuality(ImagePairMetric):
         result["higher_is_better"] = {name: v.higher_is_better for name, v in found.items()}
         result["settings"] = {name: v.settings for name, v in found.items()}
         result["undefined"] = {name: int((~np.isfinite(v.values)).sum()) for name, v in found.items()}
+        result["left_out"] = {name: np.flatnonzero(~np.isfinite(v.values)).tolist() for name, v in found.items()}
         result["n_pairs"] = len(references)
         if per_pair:
             result["per_pair"] = {name: [x if np.isfinite(x) else None for x in v.values.tolist()] for name, v in found.items()}

@@ -11,13 +11,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decodehub.metrics.bcs.scoring import Resamples, bootstrap_pearson, bootstrap_spearman, pearson, percentile_interval, ranks
-from decodehub.metrics.bcs.scoring import Settings as BootstrapSettings
+from decodehub.core.statistics import (
+    Resamples,
+    bootstrap_pearson,
+    bootstrap_spearman,
+    mean_interval,
+    pearson,
+    percentile_interval,
+    ranks,
+    spearman,
+)
 
 FAILURE_RULES = ("paper", "released_code")
 AUDIT = ("rho", "r", "harshness", "blind_spot")
 PROBE = ("pooled", "per_image")
-BLOCK_VALUES = 4_000_000  # values of a bootstrap that are held at once
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,8 @@ class Settings:
     Attributes:
         failure_rule: "paper" (Eq. 3 and 4: quartiles of the signal) or "released_code" (the signal counts as high from `threshold`).
         threshold: of "released_code".
-        n_bootstrap: resamples of concepts for 95 % percentile intervals; 0 for none.
-        seed: of the resampling.
+        n_bootstrap: resamples of concepts (random sign patterns for means) for 95 % intervals; 0 for none. There are none below six concepts.
+        seed: of them.
     """
 
     failure_rule: str = "paper"
@@ -125,18 +132,16 @@ def audit(quality: np.ndarray, signal: np.ndarray, concepts: Sequence[str], sett
     n = len(x)
     if n < 2:
         return [Number(name, np.nan, (np.nan, np.nan), n) for name in AUDIT]
-    values = np.array([pearson(ranks(x), ranks(y)), pearson(x, y), *failure_rates(x, y, settings.failure_rule, settings.threshold)])
-    resamples = Resamples(names, BootstrapSettings(n_bootstrap=settings.n_bootstrap, seed=settings.seed))
+    values = np.array([spearman(x, y), pearson(x, y), *failure_rates(x, y, settings.failure_rule, settings.threshold)])
+    resamples = Resamples(names, settings.n_bootstrap, settings.seed)
     rates = np.empty((len(resamples.counts), 2))
-    step = max(1, BLOCK_VALUES // n)
-    for start in range(0, len(rates), step):
-        weight = resamples.counts[start : start + step][:, resamples.cluster]
-        rates[start : start + step] = _failure_rates(x, y, weight, settings.failure_rule, settings.threshold)
+    for block, weight in resamples.weights(resamples.cluster):
+        rates[block] = _failure_rates(x, y, weight, settings.failure_rule, settings.threshold)
     drawn = np.column_stack(
         [bootstrap_spearman(x, y, resamples, resamples.cluster), bootstrap_pearson(x, y, resamples, resamples.cluster), rates]
     )
-    low, high = percentile_interval(drawn, len(AUDIT))
-    return [Number(name, float(v), (float(a), float(b)), n) for name, v, a, b in zip(AUDIT, values, low, high)]
+    ends = percentile_interval(drawn, resamples.n)
+    return [Number(name, float(v), (float(a), float(b)), n) for name, v, (a, b) in zip(AUDIT, values, ends)]
 
 
 def degradation_tracking(quality: np.ndarray, settings: Settings | None = None) -> list[Number]:
@@ -162,22 +167,26 @@ def degradation_tracking(quality: np.ndarray, settings: Settings | None = None) 
     x, y = quality.ravel(), np.tile(-np.arange(1.0, k + 1), n)
     own = np.array([pearson(ranks(row), y[:k]) for row in quality])  # minus the level is its own rank up to a constant
     image = np.repeat(np.arange(n), k)
-    resamples = Resamples([f"{i:09d}" for i in range(n)], BootstrapSettings(n_bootstrap=settings.n_bootstrap, seed=settings.seed))
-    known = np.isfinite(own)
-    with np.errstate(invalid="ignore"):
-        means = resamples.sums(np.where(known, own, 0)[:, None]) / resamples.sums(known[:, None].astype(float))
-    drawn = np.column_stack([bootstrap_spearman(x, y, resamples, image), means[:, 0]])
-    low, high = percentile_interval(drawn, 2)
-    values = (pearson(ranks(x), ranks(y)), float(own[known].mean()) if known.any() else np.nan)
-    return [Number(name, float(v), (float(a), float(b)), n) for name, v, a, b in zip(PROBE, values, low, high)]
+    resamples = Resamples([f"{i:09d}" for i in range(n)], settings.n_bootstrap, settings.seed)
+    own = np.nan_to_num(own)  # a measure that is the same at all levels follows none of them
+    pooled = percentile_interval(bootstrap_spearman(x, y, resamples, image)[:, None], n)
+    single = _interval_of_mean(own, np.arange(n), settings.n_bootstrap, settings.seed)
+    values = (spearman(x, y), float(own.mean()))
+    return [Number(name, float(v), (float(a), float(b)), n) for name, v, ((a, b),) in zip(PROBE, values, (pooled, single))]
 
 
 def mean_over_concepts(values: np.ndarray, concepts: Sequence[str], n_bootstrap: int = 1000, seed: int = 0) -> Number:
-    """Mean of the values that are defined, with a 95 % interval over concepts."""
+    """Mean of the values that are defined, with a 95 % interval over concepts (none below six); `n` says how many values are defined."""
     there = np.isfinite(values)
     x, names = values[there], [c for c, t in zip(concepts, there) if t]
     if not len(x):
         return Number("mean", np.nan, (np.nan, np.nan), 0)
-    resamples = Resamples(names, BootstrapSettings(n_bootstrap=n_bootstrap, seed=seed))
-    low, high = percentile_interval(resamples.sums(x[:, None]) / resamples.sums(np.ones((len(x), 1))), 1)
-    return Number("mean", float(x.mean()), (float(low[0]), float(high[0])), len(x))
+    ((low, high),) = _interval_of_mean(x, np.unique(names, return_inverse=True)[1], n_bootstrap, seed)
+    return Number("mean", float(x.mean()), (float(low), float(high)), len(x))
+
+
+def _interval_of_mean(x: np.ndarray, cluster: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """(1, 2) interval of the mean of (m,) values; `cluster` (m,) counts from 0."""
+    if not draws:
+        return np.full((1, 2), np.nan)
+    return mean_interval(np.bincount(cluster, x)[:, None], np.bincount(cluster), draws=draws, seed=seed)

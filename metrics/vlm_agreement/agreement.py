@@ -1,4 +1,4 @@
-"""All numbers on agreement of one set of annotations, with bootstrap intervals (tables 4, 5, 9; figure 3, left)."""
+"""All numbers on agreement of one set of annotations, with intervals over concepts or pairs (tables 4, 5, 9; figure 3, left)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from decodehub.core.files import sha256_json
 from decodehub.core.records import Metric
+from decodehub.core.statistics import FEWEST, RESAMPLES, bootstrap_ci, divide, mean_interval, unit_totals
 
-from .bootstrap import RESAMPLES, bootstrap_ci, unit_totals
 from .scoring import (
     LEVELS,
     PERCEPTUAL,
@@ -54,16 +54,22 @@ class Settings:
 
     Attributes:
         unit: what is resampled: "concept" (default; reconstructions of one image are not independent), or "pair".
-        resamples, seed: of the bootstrap.
+        resamples, seed: of the bootstrap (of kappas and alphas) and of random sign patterns (of means over more than 16 units).
         threshold: of table 9.
+        interval: "few_clusters" (default): means by inversion of the sign-flip test, kappas and alphas by a bootstrap with expanded percentiles, none below
+            six units (see ``decodehub.core.statistics``). "percentile": what protocol v1.0 did, percentiles of a bootstrap from two units on, which
+            cover too rarely. The paper states no intervals.
     """
 
     unit: Literal["concept", "pair"] = "concept"
     resamples: int = RESAMPLES
     seed: int = 0
     threshold: float = 0.5
+    interval: Literal["few_clusters", "percentile"] = "few_clusters"
 
     def __post_init__(self) -> None:
+        if self.interval not in ("few_clusters", "percentile"):
+            raise ValueError(f'interval {self.interval!r} is unknown: take "few_clusters" or "percentile"')
         if self.unit not in ("concept", "pair"):
             raise ValueError(f'unit {self.unit!r} is unknown: take "concept" or "pair"')
         if self.resamples < 2:
@@ -155,6 +161,7 @@ def agreement(table: AnswerTable, settings: Settings | None = None) -> tuple[Met
         *_pooled(table, patterns, groups, settings),
         *_by_question(patterns, groups, settings),
         *_scores(table, answers, groups, settings),
+        *(_answered(table, answers) if settings.interval == "few_clusters" else ()),
     )
 
 
@@ -171,7 +178,7 @@ def _pooled(table: AnswerTable, patterns: Patterns, groups: np.ndarray | None, s
     totals = np.zeros((len(patterns.items), m))
     np.add.at(totals, (np.arange(len(totals))[:, None], patterns.items), 1)
     n = int(patterns.counts()[np.all(patterns.codes >= 0, axis=1)].sum())
-    return _metrics(keys, totals, lambda sums: np.stack([f(sums) for f in functions], axis=-1), groups, settings, n)
+    return _of_sums(keys, totals, lambda sums: np.stack([f(sums) for f in functions], axis=-1), groups, settings, n)
 
 
 def _by_question(patterns: Patterns, groups: np.ndarray | None, settings: Settings) -> list[Metric]:
@@ -182,7 +189,7 @@ def _by_question(patterns: Patterns, groups: np.ndarray | None, settings: Settin
         keys: list[tuple[str, dict[str, str], str]] = [
             (name, {"question": QUESTIONS[q]}, unit) for name, unit in (("unanimous", "share"), ("fleiss_kappa", "kappa"))
         ]
-        found += _metrics(
+        found += _of_sums(
             keys,
             totals,
             lambda sums: np.stack([unanimity(patterns, sums), fleiss_kappa(patterns, sums)], axis=-1),
@@ -211,17 +218,34 @@ def _scores(table: AnswerTable, answers: np.ndarray, groups: np.ndarray | None, 
             keys.append(("regime", {"consensus": definition, "regime": label}, "share"))
             columns.append(np.where(regime < 0, np.nan, regime == i))
     values = np.stack(columns, axis=-1)
-    there = np.isfinite(values)
-    totals = np.concatenate([np.where(there, values, 0.0), there], axis=1)
+    scored = np.isfinite(values)
+    sums, counts = (unit_totals(x, groups) for x in (np.where(scored, values, 0.0), scored.astype(np.float64)))
+    means = divide(sums.sum(0), counts.sum(0))
+    if settings.interval == "percentile":
+        both = np.concatenate([sums, counts], axis=1)
+        ends = _bootstrap(both, lambda drawn: divide(*np.split(drawn, 2, axis=-1)), settings)
+    else:
+        ends = mean_interval(sums, counts, draws=settings.resamples, seed=settings.seed)
+    former = settings.interval == "percentile"  # protocol v1.0 counted all pairs
+    return _metrics(keys, means, ends, np.full(len(keys), len(answers)) if former else scored.sum(0))
 
-    def means(sums: np.ndarray) -> np.ndarray:
-        total, n = np.split(sums, 2, axis=-1)
-        return np.divide(total, n, out=np.full(total.shape, np.nan), where=n > 0)
 
-    return _metrics(keys, totals, means, groups, settings, len(answers))
+def _answered(table: AnswerTable, answers: np.ndarray) -> list[Metric]:
+    """How much was answered, by annotator and by all: what is not answered by all enters no agreement and no consensus."""
+    valid = np.isfinite(answers)
+    rows = [({"annotator": name}, valid[:, i]) for i, name in enumerate(table.annotators)] + [({}, valid.all(1))]
+    return [
+        Metric(name="answered", slice=dict(slice_), value=float(x.mean()), unit="share", higher_is_better=True, n=x.size)
+        for slice_, x in rows
+    ]
 
 
-def _metrics(
+def _bootstrap(units: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], settings: Settings) -> np.ndarray:
+    few = settings.interval == "few_clusters"
+    return bootstrap_ci(units, statistic, n_resamples=settings.resamples, seed=settings.seed, expanded=few, fewest=FEWEST if few else 2)
+
+
+def _of_sums(
     keys: Sequence[tuple[str, dict[str, str], str]],
     totals: np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray],
@@ -229,8 +253,11 @@ def _metrics(
     settings: Settings,
     n: int,
 ) -> list[Metric]:
-    values = statistic(totals.sum(0)[None])[0]
-    ends = bootstrap_ci(unit_totals(totals, groups), statistic, n_resamples=settings.resamples, seed=settings.seed)
+    ends = _bootstrap(unit_totals(totals, groups), statistic, settings)
+    return _metrics(keys, statistic(totals.sum(0)[None])[0], ends, np.full(len(keys), n))
+
+
+def _metrics(keys: Sequence[tuple[str, dict[str, str], str]], values: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> list[Metric]:
     return [
         Metric(
             name=name,
@@ -239,9 +266,9 @@ def _metrics(
             reason=None if np.isfinite(value) else "not defined: no item answered by all, or all answers are the same",
             unit=unit,
             higher_is_better=True if name in ("unanimous", "fleiss_kappa", "krippendorff_alpha", "weighted_kappa") else None,
-            n=n,
+            n=int(n),
             ci95=(float(low), float(high)) if np.isfinite(low) and np.isfinite(value) else None,
             chance=0.0 if unit in ("kappa", "alpha") else None,
         )
-        for (name, slice_, unit), value, (low, high) in zip(keys, values, ends)
+        for (name, slice_, unit), value, (low, high), n in zip(keys, values, ends, counts)
     ]

@@ -1,4 +1,7 @@
-"""The protocol ``vlm-agreement-v1.0``: the record made from a table of answers, and the re-scoring that checks it."""
+"""The protocol ``vlm-agreement-v2.0``: the record made from a table of answers, and the re-scoring that checks it.
+
+v2.0 differs from v1.0 in the intervals (`Settings.interval`) and has the share of answered items; records of v1.0 are scored as they were.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,12 @@ from decodehub.core.records import (
     protocol_hash,
     write_record,
 )
+from decodehub.core.statistics import no_interval
 
 from .agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
 
 BENCHMARK_ID = "vlm-agreement"
-PROTOCOL = "vlm-agreement-v1.0"
+PROTOCOL, FORMER = "vlm-agreement-v2.0", "vlm-agreement-v1.0"
 HEADLINES = ("unanimous", "fleiss_kappa")
 SAMPLES = frozenset({"sample"})  # releases whose numbers say nothing
 RUNS = ((0, 0),)  # all answers are one file
@@ -69,7 +73,7 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
         protocol=Protocol(name=PROTOCOL, settings=chosen, hash=protocol_hash(PROTOCOL, chosen)),
         model=model,
         data=data or f"annotations of {len(table.pair_ids)} pairs of release {table.release}",
-        aggregation=f"items pooled; percentile bootstrap over {settings.unit}s, {settings.resamples:,} resamples, seed {settings.seed}",
+        aggregation=f"items pooled; {_intervals(table, settings)}",
         runs=[Run(subject=0, seed=0, predictions=ANSWERS, sha256=sha256_file(folder / ANSWERS))],
         coverage=Coverage(rule="one table of answers", expected=1, present=1),
         metrics=list(metrics),
@@ -80,15 +84,25 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
     return record
 
 
+def _intervals(table: AnswerTable, settings: Settings) -> str:
+    drawn = f"over {settings.unit}s, {settings.resamples:,} resamples, seed {settings.seed}"
+    if settings.interval == "percentile":
+        return f"percentile bootstrap {drawn}"
+    if why := no_interval(len(set(table.concepts if settings.unit == "concept" else table.pair_ids)), f"{settings.unit}s"):
+        return f"no intervals: {why}"
+    shared = "" if settings.unit == "concept" else ", though pairs of a concept share a reference"
+    return f"95 % intervals {drawn}{shared}: means by inversion of the sign-flip test, kappas and alphas by a bootstrap with expanded percentiles"
+
+
 def rescore(folder: Path, record: ResultRecord) -> Scored:
     """Score a record anew from its saved answers and table.
 
     Raises:
         RecordError: another protocol, or a table or answers that are not those of the record.
     """
-    if record.protocol.name != PROTOCOL:
-        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL}")
-    settings = settings_of(record.protocol.settings)
+    if record.protocol.name not in (PROTOCOL, FORMER):
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {PROTOCOL} and {FORMER}")
+    settings = settings_of(record.protocol.settings, record.protocol.name)
     path = inside(Path(folder), record.benchmark.table)
     try:
         raw = json.loads(read_data(path))
@@ -128,15 +142,16 @@ def dataset_fault(folder: Path, record: ResultRecord, rows: Callable[[str, Seque
     return f"{len(differing)} answers are in one of the two and not in the other" if differing else None
 
 
-def settings_of(stated: Mapping[str, Any]) -> Settings:
-    """The settings that a record states.
+def settings_of(stated: Mapping[str, Any], protocol: str = PROTOCOL) -> Settings:
+    """The settings that a record states, under the present protocol or the former one, which knew no other interval than its own.
 
     Raises:
         RecordError: not exactly those of this protocol, or a value that is none.
     """
-    exact_settings(stated, [field.name for field in dataclasses.fields(Settings)])
+    former = {"interval": "percentile"} if protocol == FORMER else {}
+    exact_settings(stated, [field.name for field in dataclasses.fields(Settings) if field.name not in former])
     try:
-        return Settings(**stated)
+        return Settings(**stated, **former)
     except (ValueError, TypeError) as error:
         raise RecordError(f"protocol.settings of the record: {error}") from None
 

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from decodehub.core.statistics import divide
+
 VALUES = (0.0, 0.5, 1.0)  # no, somewhat, yes: equation 7
 PERCEPTUAL = tuple(range(6))
 SEMANTIC = tuple(range(6, 12))
@@ -151,7 +153,7 @@ def unanimity(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
     """
     complete = np.all(patterns.codes >= 0, axis=1)
     same = complete & (patterns.codes == patterns.codes[:, :1]).all(1)
-    return _divide(counts @ same, counts @ complete)
+    return divide(counts @ same, counts @ complete)
 
 
 def fleiss_kappa(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
@@ -166,8 +168,8 @@ def fleiss_kappa(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
     complete = np.all(patterns.codes >= 0, axis=1)
     tally = _tally(patterns) * complete[:, None]
     n = counts @ complete
-    observed = _divide(counts @ ((tally**2).sum(1) - n_raters * complete) / (n_raters * (n_raters - 1)), n)
-    expected = (_divide(counts @ tally, (n * n_raters)[..., None]) ** 2).sum(-1)
+    observed = divide(counts @ ((tally**2).sum(1) - n_raters * complete) / (n_raters * (n_raters - 1)), n)
+    expected = (divide(counts @ tally, (n * n_raters)[..., None]) ** 2).sum(-1)
     return _kappa(observed, expected)
 
 
@@ -204,7 +206,7 @@ def cohen_kappa(
         raise ValueError(f'weights {weights!r} are unknown: take None, "linear" or "quadratic"')
     total = table.sum((-2, -1))
     chance = (table.sum(-1)[..., None] * table.sum(-2)[..., None, :] * cost).sum((-2, -1))
-    return 1 - _divide((table * cost).sum((-2, -1)) * total, chance)
+    return 1 - divide((table * cost).sum((-2, -1)) * total, chance)
 
 
 def krippendorff_alpha(patterns: Patterns, counts: np.ndarray, level: Level) -> np.ndarray:
@@ -237,7 +239,7 @@ def krippendorff_alpha(patterns: Patterns, counts: np.ndarray, level: Level) -> 
     else:
         raise ValueError(f'level {level!r} is unknown: take "nominal", "ordinal" or "interval"')
     observed = (table * cost).sum((-2, -1)) * (margin.sum(-1) - 1)
-    return 1 - _divide(observed, (margin[..., :, None] * margin[..., None, :] * cost).sum((-2, -1)))
+    return 1 - divide(observed, (margin[..., :, None] * margin[..., None, :] * cost).sum((-2, -1)))
 
 
 class RaterKappas(NamedTuple):
@@ -287,15 +289,9 @@ def _tally(patterns: Patterns) -> np.ndarray:
 
 
 def _kappa(observed: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    return _divide(observed - expected, 1 - expected)
-
-
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a / b, NaN where b is 0 (up to the rounding of sums of shares)."""
-    a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    return np.divide(a, b, out=np.full(a.shape, np.nan), where=np.abs(b) > 1e-14)
+    return divide(observed - expected, 1 - expected)
 
 
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
     there = np.isfinite(values)
-    return _divide(np.where(there, values, 0.0).sum(axis), there.sum(axis))
+    return divide(np.where(there, values, 0.0).sum(axis), there.sum(axis))

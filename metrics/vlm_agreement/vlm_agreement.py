@@ -11,7 +11,7 @@ from decodehub.metrics.vlm_agreement.agreement import QUESTIONS, AnswerTable, Se
 DESCRIPTION = """\
 Agreement of annotators (VLMs) that answer twelve questions on pairs of a reference image and its reconstruction with no, somewhat or yes:
 unanimity, Fleiss' kappa, pairwise linearly weighted Cohen's kappa, Krippendorff's alpha, mean T-PAS and T-SAS of every annotator and of the
-consensus in both published definitions, and the perceptual-semantic regimes, with bootstrap intervals over concepts or pairs.
+consensus in both published definitions, and the perceptual-semantic regimes, with intervals over concepts or pairs, and how much was answered.
 """
 
 CITATION = """@article{tiwari2026lost,
@@ -25,11 +25,11 @@ INPUTS = """
 Args:
     predictions: one item a pair: a list with the twelve answers of every annotator, each 0 (no), 0.5 (somewhat), 1 (yes) or None (no valid
         answer), in the order P1 to P6, S1 to S6.
-    references: the concept of the pair's reference image, the cluster of the bootstrap.
-    annotators: their names (optional). unit: "concept" or "pair". resamples, seed: of the bootstrap.
+    references: the concept of the pair's reference image, the cluster of the intervals.
+    annotators: their names (optional). unit: "concept" or "pair". resamples, seed: of the intervals. interval: "few_clusters" or "percentile".
 Returns:
     release, n_pairs, unanimous, fleiss_kappa, unanimous_by_question, fleiss_kappa_by_question, weighted_kappa (by "a|b"),
-    krippendorff_alpha (by level), t_pas and t_sas (by annotator and by definition of the consensus), regimes, and metrics (every number with its
+    krippendorff_alpha (by level), t_pas and t_sas (by annotator and by definition of the consensus), answered (share, by annotator and by "all"), regimes, and metrics (every number with its
     interval, as in a record). A number that is not defined is None.
 """
 
@@ -84,6 +84,7 @@ def _result(table: AnswerTable, settings: Settings) -> dict:
         "krippendorff_alpha": by("krippendorff_alpha", "level"),
         "t_pas": {**by("t_pas", "annotator"), **by("t_pas", "consensus")},
         "t_sas": {**by("t_sas", "annotator"), **by("t_sas", "consensus")},
+        "answered": {**by("answered", "annotator"), "all": by("answered").get("")},
         "regimes": by("regime", "consensus", "regime"),
         "metrics": [m.model_dump() for m in metrics],
     }

@@ -84,6 +84,7 @@ class TestWriting:
         assert record.benchmark.content_hash == tiny_benchmark.content_hash
         assert record.protocol.settings == {
             "distance_bins": 5,
+            "interval": "sign_flip",
             "distance_width": 0.05,
             "distance_min_edits": 20,
             "distance_interval_weight": "edits",
@@ -184,6 +185,15 @@ class TestWriting:
         assert (spearman.value, spearman.reason) == (None, "not defined: the scores are constant")
         assert all(m.ci95 is None and m.n == 1 for m in metrics)  # one subject has no interval
 
+    def test_a_record_of_the_former_protocol_is_scored_with_the_intervals_of_the_paper(
+        self, tmp_path: Path, tiny_benchmark: Benchmark
+    ) -> None:
+        record = make(tmp_path, tiny_benchmark, settings=Settings(interval="paper"))
+        settings = {name: value for name, value in record.protocol.settings.items() if name != "interval"}
+        former = {"name": "editbench-v1.0", "settings": settings, "hash": protocol_hash("editbench-v1.0", settings)}
+        write_record(tmp_path, record.model_copy(update={"protocol": type(record.protocol)(**former)}))
+        assert verify(tmp_path)[1] == [] and any(m.ci95 for m in record.metrics)
+
     def test_every_number_is_explained_or_refused(self) -> None:
         fields: dict[str, Any] = {"name": "top1", "unit": "percent", "higher_is_better": True, "n": 1}
         for value, reason in ((None, None), (1.0, "why")):
@@ -273,7 +283,7 @@ def change_setting(name: str, setting: Any) -> Change:
 STATED: dict[str, tuple[Change, tuple[str, str]]] = {
     "a value": (change_metric("value", lambda x: x + 0.01), ("two_afc", "value")),
     "a value by a millionth": (change_metric("value", lambda x: x + 1e-6, family="identity"), ("two_afc[family=identity]", "value")),
-    "an interval": (change_metric("ci95", lambda x: [x[0], x[1] + 1], name="ep_top1"), ("ep_top1", "ci95")),
+    "an interval": (change_metric("ci95", lambda x: [20.0, 30.0], name="ep_top1"), ("ep_top1", "ci95")),
     "a spread": (change_metric("sd", lambda x: x / 2, name="top1"), ("top1", "sd")),
     "a spread that is gone": (change_metric("sd", lambda x: None, name="top1"), ("top1", "sd")),
     "the number of subjects": (change_metric("n", lambda x: x + 1, name="top1"), ("top1", "n")),

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from decodehub.core.records import protocol_hash
 from decodehub.leaderboard import boards as lb
 from decodehub.leaderboard.checks import Checks
-from decodehub.leaderboard.compare import compare_rows, least_p, sign_flip
+from decodehub.leaderboard.compare import compare_rows
 from decodehub.leaderboard.data import Loaded, read_folder, read_hub, repo_name
 from decodehub.leaderboard.details import commands, render_details
 from decodehub.leaderboard.html import message, render_comparison, render_problems, render_table, to_csv
@@ -326,20 +326,6 @@ class TestPublished:
 
 
 class TestComparison:
-    def test_sign_flip_against_all_patterns(self) -> None:
-        x = np.random.default_rng(0).normal(0.5, 1, 9)
-        sums = [abs(np.dot(s, x)) for s in itertools.product((1, -1), repeat=9)]
-        assert sign_flip(x) == pytest.approx(np.mean(np.array(sums) >= abs(x.sum()) - 1e-12))
-        assert sign_flip(np.ones(9)) == least_p(9) == 2 / 2**9
-        assert sign_flip(np.zeros(5)) == 1.0
-
-    def test_sign_flip_keeps_its_level(self) -> None:
-        rng = np.random.default_rng(1)
-        p = np.array([sign_flip(rng.standard_normal(8)) for _ in range(400)])
-        assert 0.02 < (p <= 0.05).mean() < 0.08
-        long = np.random.default_rng(2).standard_normal(40)
-        assert sign_flip(long + 2) < 0.001 and sign_flip(long - long.mean()) > 0.9
-
     @pytest.mark.parametrize(
         ("board", "better", "worse", "choices"),
         [

@@ -61,6 +61,34 @@ def test_equals_the_definition(rng, dim, n_channels, n_times, n_repetitions):
     assert relative(mvnn.whiten(epochs, matrix), literal) < 1e-12
 
 
+def test_the_limits_of_the_shrinkage_are_those_of_the_reference(rng):
+    """Where both terms of the ratio are zero but for rounding: one channel, channels without any correlation, samples of opposite sign."""
+    walsh = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]], dtype=float)  # exactly uncorrelated, centred
+    opposite = np.outer([1.0, 2.0, 3.0], [1, -1])  # beta is 0: every sample has the same square
+    for x in (
+        rng.standard_normal((1, 30)),
+        1e-7 * rng.standard_normal((1, 7)) + 1e-4,
+        walsh,
+        np.tile(walsh, 5) * 3e-6,
+        opposite,
+        0.1 * opposite,
+    ):
+        own = mvnn._sum_of_covariances(x[None].copy(), "ledoit_wolf", None)
+        assert np.isfinite(own).all() and relative(own, literal_covariance(x.T)) < 1e-10
+    noise = np.array([3e-17, -2e-17, 0.0, -1e-17, 5e-17])  # either sign, either one larger
+    beta, delta = (a.ravel() for a in np.meshgrid(noise, noise))
+    assert not mvnn._shrinkage_weight(beta, delta, np.ones(25)).any()
+    assert mvnn._shrinkage_weight(np.array([2.0, 0.25, 3e-17]), np.full(3, 0.5), np.ones(3)).tolist() == [1, 0.5, 0]
+
+
+def test_a_channel_that_is_flat_but_for_rounding_is_refused(rng):
+    epochs = trials(rng, 3, 2)
+    epochs[1, 0, 4] = 0.1  # its mean over 40 samples is not .1
+    epochs[1, 0, 4, ::3] = 0.3 - 0.2
+    with pytest.raises(ValueError, match=r"channels \[4\] are flat"):
+        mvnn.noise_covariance(epochs)
+
+
 def test_every_matrix_has_its_own_shrinkage(rng):
     """Sums could hide errors that cancel: each trial alone, from hardly to fully shrunk."""
     loose = rng.standard_normal((5, CHANNELS, 12))

@@ -10,19 +10,17 @@ import pytest
 from scipy import stats
 
 from decodehub.core.records import ModelInfo, RecordError, read_record
+from decodehub.core.statistics import Resamples, mean_interval
 from decodehub.metrics.bcs import protocol
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
 from decodehub.metrics.bcs.scoring import (
     QUESTIONS,
     REGIMES,
-    Resamples,
     Settings,
     agreement,
     as_dict,
     calibration,
     describe,
-    pearson,
-    ranks,
     regimes,
     t_scores,
 )
@@ -112,18 +110,17 @@ def test_perfect_constant_and_reversed_predictions() -> None:
 def test_bootstrap_is_that_of_drawing_the_pairs_out() -> None:
     """Every statistic in every resample against a loop that repeats the rows of the drawn concepts and calls scipy."""
     rng = np.random.default_rng(0)
-    n = 24
-    concepts = [f"c{i % 5}" for i in range(n)]
+    n = 28
+    concepts = [f"c{i % 7}" for i in range(n)]
     targets = rng.integers(0, 5, (n, 12)) / 4
     predictions = np.round(np.clip(targets + 0.4 * rng.standard_normal(targets.shape), 0, 1), 1)
-    settings = Settings(n_bootstrap=30, seed=3)
+    settings = Settings(n_bootstrap=30, seed=3, interval="percentile")
     found = {x.name: x.ci95 for x in agreement(predictions, targets, np.ones_like(targets), concepts, settings)}
     means = {x.name: x.ci95 for x in describe(predictions, concepts, None, settings) if not x.slice}
-    resamples = Resamples(concepts, settings)
-    assert resamples.counts.shape == (30, 5) and (resamples.counts.sum(1) == 5).all()
+    resamples = Resamples(concepts, 30, 3)
     drawn = []
     for counts in resamples.counts:
-        rows = np.concatenate([np.flatnonzero(resamples.cluster == c) for c in range(5) for _ in range(int(counts[c]))])
+        rows = np.concatenate([np.flatnonzero(resamples.cluster == c) for c in range(7) for _ in range(int(counts[c]))])
         p, t = predictions[rows], targets[rows]
         pas, sas = (stats.pearsonr(*(v[:, b].mean(1) for v in (p, t)))[0] for b in (slice(0, 6), slice(6, 12)))
         error = np.abs(p[:, :6].mean(1) - t[:, :6].mean(1)).mean()
@@ -133,6 +130,42 @@ def test_bootstrap_is_that_of_drawing_the_pairs_out() -> None:
     for i, name in enumerate(("q_mae", "q_r", "q_rho", "pas_mae", "pas_r", "sas_r")):
         np.testing.assert_allclose(found[name], (low[i], high[i]), atol=1e-9, err_msg=name)
     np.testing.assert_allclose(means["t_pas"], (low[6], high[6]), atol=1e-12)
+    wider = {x.name: x.ci95 for x in agreement(predictions, targets, np.ones_like(targets), concepts, Settings(n_bootstrap=30, seed=3))}
+    assert all(wider[name][0] <= found[name][0] and found[name][1] <= wider[name][1] for name in ("q_r", "q_rho", "pas_r", "sas_r"))
+
+
+def test_intervals_of_means_are_those_of_the_sign_flip_test_over_concepts() -> None:
+    rng = np.random.default_rng(1)
+    concepts = [f"c{i}" for i in rng.integers(0, 8, 50)]
+    values = rng.random((50, 12))
+    index = np.unique(concepts, return_inverse=True)[1]
+    found = {x.name: x.ci95 for x in describe(values, concepts) if not x.slice}
+    t_pas = values[:, :6].mean(1)
+    expected = mean_interval(np.bincount(index, t_pas)[:, None], np.bincount(index))[0]
+    np.testing.assert_allclose(found["t_pas"], expected)
+    errors = {x.name: x.ci95 for x in agreement(values, 1 - values, np.ones_like(values), concepts, Settings(n_bootstrap=9))}
+    error = np.abs(2 * t_pas - 1)
+    np.testing.assert_allclose(errors["pas_mae"], mean_interval(np.bincount(index, error)[:, None], np.bincount(index))[0])
+
+
+def test_fewer_than_six_concepts_have_no_interval() -> None:
+    values, ones = np.random.default_rng(2).random((40, 12)), np.ones((40, 12))
+    for n, there in ((3, False), (5, False), (6, True)):
+        concepts = [str(i % n) for i in range(40)]
+        numbers = describe(values, concepts) + agreement(values, 1 - values**2, ones, concepts, Settings(n_bootstrap=400))
+        assert all(np.isfinite(x.ci95).all() == there for x in numbers)
+    with pytest.raises(ValueError, match="interval"):
+        Settings(interval="other")
+
+
+def test_a_head_that_is_constant_up_to_float32_has_no_correlation() -> None:
+    targets = np.random.default_rng(3).integers(0, 5, (30, 12)) / 4
+    flat = (0.5 + 3e-8 * np.random.default_rng(4).integers(0, 3, targets.shape)).astype(np.float32)
+    assert len(np.unique(flat)) > 1
+    found = {x.name: x for x in agreement(flat, targets, np.ones_like(targets), [str(i) for i in range(30)])}
+    for name in ("q_r", "q_rho", "pas_r", "sas_r"):
+        assert np.isnan(found[name].value) and np.isnan(found[name].ci95).all()
+    assert np.isfinite(found["q_mae"].ci95).all()
 
 
 def test_intervals_widen_when_pairs_share_a_concept() -> None:
@@ -145,12 +178,6 @@ def test_intervals_widen_when_pairs_share_a_concept() -> None:
         widths.append(high - low)
     assert widths[0] > 2.5 * widths[1]
     assert np.isnan(describe(values, ["one"] * 200)[0].ci95).all()
-
-
-def test_ranks_and_pearson() -> None:
-    x = np.array([3.0, 1.0, 3.0, 2.0])
-    np.testing.assert_array_equal(ranks(x), stats.rankdata(x))
-    assert np.isnan(pearson(np.ones(3), x[:3])) and np.isnan(pearson(x[:1], x[:1]))
 
 
 def test_calibration_groups() -> None:
@@ -237,6 +264,17 @@ def test_a_record_verifies_and_a_touched_one_does_not(tmp_path: Path, targets: b
 def test_a_head_of_the_sample_makes_a_record_of_the_sample(tmp_path: Path) -> None:
     assert record_in(tmp_path, pairs(), head_release="sample").is_sample
     assert read_record(tmp_path)[1].benchmark.release == "sample"
+
+
+def test_a_record_of_the_former_protocol_is_scored_with_its_intervals(tmp_path: Path) -> None:
+    from decodehub.core.records import protocol_hash, write_record
+    from decodehub.hub.verify import verify
+
+    record = record_in(tmp_path, pairs(), settings=Settings(interval="percentile"))
+    settings = {name: value for name, value in record.protocol.settings.items() if name != "interval"}
+    former = {"name": "bcs-v1.0", "settings": settings, "hash": protocol_hash("bcs-v1.0", settings)}
+    write_record(tmp_path, record.model_copy(update={"protocol": type(record.protocol)(**former)}))
+    assert verify(tmp_path)[1] == [] and any(m.ci95 for m in record.metrics)
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:

@@ -233,6 +233,14 @@ class TestRecord:
             verify(tmp_path)
 
 
+def test_scores_that_differ_by_rounding_alone_are_chance() -> None:
+    labels = np.tile([0, 1], 10)
+    nearly = np.where(labels, 0.1 + 0.2, 0.3)
+    assert len(set(nearly)) == 2
+    separated = np.where(labels, 0.3 + 1e-9, 0.3)
+    assert batched_auc(np.concatenate([nearly, separated]), np.tile(labels, 2), np.array([20, 20])).tolist() == [0.5, 1.0]
+
+
 class TestComparison:
     def test_exact_sign_flips_equal_full_enumeration(self) -> None:
         grid = make_grid("sample", [
@@ -247,14 +255,41 @@ class TestComparison:
         assert (found.wins, found.n_clusters, "exact" in found.method) == (5, 6, True)
         assert found.ci95 is not None and found.ci95[0] < d.mean() < found.ci95[1]
 
-    def test_one_person_has_no_interval(self) -> None:
-        rows = [("sub1_sess1", "onset"), ("sub1_sess1", "speech"), ("sub1_sess2", "onset"), ("sub1_sess2", "speech")]
+    def test_fewer_than_six_clusters_have_no_interval_and_say_why(self) -> None:
+        rows = [(f"sub{s}_sess{k}", task) for s in (1, 2) for k in (1, 2) for task in ("onset", "speech")]
         grid = make_grid("sample", [
             {"dataset": DATASETS[0], "subject_session": session, "task": task, "subset": "main"} for session, task in rows
         ])  # fmt: skip
-        first, second = dict(zip(grid.ids, (0.9, 0.7, 0.8, 0.6))), dict.fromkeys(grid.ids, 0.5)
-        assert [(c.n_clusters, c.ci95) for c in compare_units(first, second, grid)] == [(1, None)]
-        assert all(c.n_clusters == 4 and c.ci95 is not None for c in compare_units(first, second, grid, cluster="unit"))
+        first, second = dict(zip(grid.ids, np.linspace(0.6, 0.9, 8))), dict.fromkeys(grid.ids, 0.5)
+        (few,) = compare_units(first, second, grid)
+        assert (few.n_clusters, few.ci95, few.p, few.p_min) == (2, None, 0.5, 0.5)
+        assert few.ci_reason == "2 subjects: no 95 % interval below 6" and "same films" in few.shared
+        (many,) = compare_units(first, second, grid, cluster="unit")
+        assert many.n_clusters == 8 and many.ci95 is not None and many.p == many.p_min == 2 / 2**8
+        assert many.ci_reason == "" and "smaller than they should be" in many.shared
+
+    def test_the_interval_holds_what_the_test_does_not_reject(self) -> None:
+        grid = small_grid()
+        rng = np.random.default_rng(5)
+        first, second = ({u: 0.5 + 0.1 * rng.random() for u in grid.ids} for _ in range(2))
+        for found in compare_units(first, second, grid, cluster="unit"):
+            if found.ci95 is not None:
+                assert (found.ci95[0] <= 0 <= found.ci95[1]) == (found.p > 0.05)
+
+    def test_runs_that_differ_by_rounding_are_equal(self) -> None:
+        grid = small_grid()
+        first = {u: 0.3 if i % 3 else 0.1 + 0.2 for i, u in enumerate(grid.ids)}
+        for found in compare_units(first, dict.fromkeys(grid.ids, 0.3), grid):
+            assert (found.difference, found.p, found.wins) == (0, 1, found.n_units / 2)
+
+    def test_a_unit_that_one_run_lacks_is_refused_and_one_that_both_lack_is_named(self) -> None:
+        grid = small_grid()
+        first, second = dict.fromkeys(grid.ids, 0.6), dict.fromkeys(grid.ids, 0.5)
+        first[grid.ids[0]] = np.nan
+        with pytest.raises(ValueError, match=f"1 units have a score in one run only .{grid.ids[0]}"):
+            compare_units(first, second, grid)
+        second[grid.ids[0]] = np.nan
+        assert compare_units(first, second, grid)[0].left_out == (grid.ids[0],)
 
     def test_the_difference_is_that_of_the_tables_and_persons_are_one_cluster(self) -> None:
         grid = small_grid()

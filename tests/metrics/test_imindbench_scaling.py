@@ -12,7 +12,7 @@ from decodehub.metrics.imindbench.scaling import FRACTIONS, complete_units, curv
 
 
 def grid() -> Grid:
-    """Two data sets of four persons with two tasks; the second data set lacks a task of one person."""
+    """Two data sets of four subjects with two tasks; the second data set lacks a task of one subject."""
     rows = [
         {"dataset": d, "subject_session": f"sub{s}_sess1", "task": t, "subset": "main"}
         for d in ("kelesbyd2024", "berezutskayapippi2022")
@@ -46,7 +46,9 @@ def test_it_is_the_slope_of_a_line_through_the_points() -> None:
     points = [p for p in curve(noisy, list(grid().ids), grid(), draws=50) if p.label == "overall"]
     slope = np.polyfit([np.log2(float(p.fraction)) for p in points], [p.value for p in points], 1)[0]
     assert gain_per_doubling(noisy, list(grid().ids), grid(), draws=50)[0].difference == pytest.approx(slope)
-    assert all(p.ci95[0] <= p.value <= p.ci95[1] for p in points) and [p.fraction for p in points] == sorted(FRACTIONS)
+    assert all(p.ci95 is not None and p.ci95[0] <= p.value <= p.ci95[1] for p in points) and [p.fraction for p in points] == sorted(
+        FRACTIONS
+    )
 
 
 def test_no_gain_is_found_where_there_is_none() -> None:

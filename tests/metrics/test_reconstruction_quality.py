@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import cv2
@@ -27,6 +28,7 @@ from decodehub.metrics.reconstruction_quality.measures import (
     PIXEL,
     PUBLISHED_COLUMNS,
     check_measure,
+    cosines,
     higher_is_better,
     measure,
     two_way,
@@ -94,7 +96,8 @@ class TestPixels:
         a, b = vectors
         expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
         assert pixels.edge_cosine(photo(0) / 255, photo(1) / 255) == pytest.approx(expected, abs=1e-12)
-        assert np.isnan(pixels.edge_cosine(photo(0) / 255, np.full((72, 72, 3), 0.3)))
+        flat = np.full((72, 72, 3), 0.3)
+        assert pixels.edge_cosine(photo(0) / 255, flat) == -1 and np.isnan(pixels.edge_cosine(flat, photo(0) / 255))
 
     def test_histograms_are_those_of_numpy(self) -> None:
         both = [np.histogramdd(photo(i).reshape(-1, 3), bins=8, range=[(0, 256)] * 3)[0] / 72**2 for i in (0, 1)]
@@ -103,7 +106,10 @@ class TestPixels:
     def test_correlation_is_that_of_numpy(self) -> None:
         x, y = photo(0) / 255, photo(1) / 255
         assert pixels.pixel_correlation(x, y) == pytest.approx(np.corrcoef(x.ravel(), y.ravel())[0, 1], abs=1e-12)
-        assert pixels.pixel_correlation(x, x) == pytest.approx(1) and np.isnan(pixels.pixel_correlation(x, np.full_like(x, 0.3)))
+        assert pixels.pixel_correlation(x, x) == pytest.approx(1)
+        flat = np.full_like(x, 0.3)
+        flat[::3] = 0.1 + 0.2  # but for rounding
+        assert pixels.pixel_correlation(x, flat) == -1 and np.isnan(pixels.pixel_correlation(flat, x))
 
     def test_images_are_cropped_to_a_square(self) -> None:
         wide = np.random.default_rng(0).integers(0, 256, (256, 300, 3)).astype(np.uint8)
@@ -219,7 +225,7 @@ class TestMeasures:
         assert abs(two_way(rng.standard_normal((400, 30)), rng.standard_normal((400, 30))).mean() - 0.5) < 0.05
         even = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]])
         assert two_way(even, np.array([[1.0, 1, 0, 0], [3, 0, 0, 0]])).tolist() == [0.5, 0]
-        assert np.isnan(two_way(references[:1], made[:1])).all() and np.isnan(two_way(references, np.ones_like(references))).all()
+        assert np.isnan(two_way(references[:1], made[:1])).all() and not two_way(references, np.ones_like(references)).any()
 
     def test_an_encoder_serves_all_measures_of_its_features(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found, networks = images(3), {"lite0": load_encoder("lite0")}
@@ -317,6 +323,26 @@ class TestAudit:
         assert mean_over_concepts(np.array([np.nan]), ["a"]).n == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_method_that_fails_more_never_gains(seed: int) -> None:
+    """Reconstructions replaced by a flat image, and features by a constant or zeros, one after the other: no score rises or loses a pair."""
+    rng = np.random.default_rng(seed)
+    images = [photo(i) / 255 for i in range(4)]
+    made = [photo(i + 4) / 255 for i in range(4)]
+    references, features = rng.standard_normal((2, 8, 5))
+    measures = {
+        "edge": lambda flat: [pixels.edge_cosine(x, np.full_like(x, 0.3) if i < flat else y) for i, (x, y) in enumerate(zip(images, made))],
+        "pixels": lambda flat: [
+            pixels.pixel_correlation(x, np.full_like(x, 0.3) if i < flat else y) for i, (x, y) in enumerate(zip(images, made))
+        ],
+        "cosine": lambda flat: cosines(references, np.where(np.arange(8)[:, None] < flat, 0.0, features)),
+        "two-way": lambda flat: two_way(references, np.where(np.arange(8)[:, None] < flat, 0.7, features)),
+    }
+    for name, values in measures.items():
+        scores = [mean_over_concepts(np.array(values(k)), [str(i) for i in range(len(values(k)))], 0) for k in range(5)]
+        assert all(b.value <= a.value and b.n == a.n for a, b in itertools.pairwise(scores)), name
+
+
 class TestDegradationTracking:
     def test_the_ceiling_of_pooled_ranks(self) -> None:
         """A measure that follows every level in every image: sqrt(15/16) pooled (.968 in table 2), 1 for each image."""
@@ -362,8 +388,10 @@ class TestModule:
         )
         expected = measure(["mse"], [source(x, "r") for x in references], [source(x, "p") for x in predictions])["mse"].values
         assert result["mse"] == pytest.approx(expected.mean()) and result["per_pair"]["mse"] == pytest.approx(expected.tolist())
-        assert result["undefined"] == {"mse": 0, "edge-cosine": 1} and result["per_pair"]["edge-cosine"][2] is None
-        assert result["ci95"]["mse"][0] <= result["mse"] <= result["ci95"]["mse"][1] and result["n_pairs"] == 3
+        assert result["undefined"] == {"mse": 0, "edge-cosine": 0} and result["per_pair"]["edge-cosine"][2] == -1
+        assert result["ci95"] == {"mse": None, "edge-cosine": None} and result["n_pairs"] == 3  # two concepts
+        turned = metric.compute(predictions=references, references=predictions, measures=["edge-cosine"], per_pair=True, progress=False)
+        assert turned["undefined"] == {"edge-cosine": 1} and turned["left_out"] == {"edge-cosine": [2]}
         with pytest.raises(ValueError, match="concept must be 1 names"):
             metric.compute(predictions=predictions[:1], references=references[:1], concept=["a", "b"])
         with pytest.raises(TypeError, match="list of names"):

@@ -18,10 +18,10 @@ from statsmodels.stats.inter_rater import fleiss_kappa as statsmodels_fleiss
 
 import decodehub  # noqa: F401  (registers the bare name)
 from decodehub.core.records import ModelInfo, RecordError
+from decodehub.core.statistics import bootstrap_ci, resampled_totals, unit_totals
 from decodehub.hub_datasets.bcs_annotations.consensus import consensus_table
 from decodehub.hub_datasets.bcs_annotations.questionnaire import load_questionnaire
 from decodehub.metrics.vlm_agreement.agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
-from decodehub.metrics.vlm_agreement.bootstrap import bootstrap_ci, resampled_totals, unit_totals
 from decodehub.metrics.vlm_agreement.protocol import make_record
 from decodehub.metrics.vlm_agreement.rationales import rationale_similarity, sentence_encoder, tfidf_encoder
 from decodehub.metrics.vlm_agreement.scoring import (
@@ -305,6 +305,44 @@ def test_the_sample_is_scored_as_computed_by_hand(sample_answers: AnswerTable) -
         agreement(sample_answers, Settings(unit=unit, resamples=200))[1].ci95 for unit in ("concept", "pair")  # type: ignore[arg-type]
     )  # fmt: skip
     assert wide and narrow and wide != narrow
+
+
+def test_what_is_not_answered_is_counted() -> None:
+    """An annotator that fails is in fewer scores, and the share that it answered says so; agreement is over what all answered."""
+    answers = random_answers(12, n=20)
+    answers[:, 0] = np.where(np.isfinite(answers[:, 0]), answers[:, 0], 0.5)
+    names = tuple("abcd")
+    shares = []
+    for k in (0, 5, 15):
+        failing = answers.copy()
+        failing[:k, 0] = np.nan
+        table = AnswerTable("own", tuple(map(str, range(20))), tuple(map(str, range(20))), names, failing)
+        by = {(m.name, *m.slice.values()): m for m in agreement(table, Settings(resamples=20))}
+        assert by["t_pas", "a"].n == 20 - k and by["answered", "a"].value == 1 - k / 20
+        shares.append(by["answered",].value)
+    assert shares[0] > shares[1] > shares[2]
+
+
+def test_a_kappa_that_one_concept_decides_has_no_interval() -> None:
+    """Without the concept all answers are the same, and the kappa of such a resample is not defined."""
+    answers = np.zeros((8, 4, 12))
+    answers[0, :2] = 1.0
+    table = AnswerTable("own", tuple(map(str, range(8))), tuple(map(str, range(8))), tuple("abcd"), answers)
+    by = {(m.name, *m.slice.values()): m for m in agreement(table, Settings(resamples=200))}
+    assert by["fleiss_kappa",].value is not None and by["fleiss_kappa",].ci95 is None and by["unanimous",].ci95 is not None
+    few = AnswerTable("own", table.pair_ids[:5], table.concepts[:5], table.annotators, answers[:5])
+    assert all(m.ci95 is None for m in agreement(few, Settings(resamples=20)))
+
+
+def test_a_record_of_the_former_protocol_is_scored_with_its_intervals(sample_answers: AnswerTable, tmp_path: Path) -> None:
+    from decodehub.core.records import protocol_hash, write_record
+    from decodehub.hub.verify import verify
+
+    record = make_record(tmp_path, sample_answers, model=ModelInfo(id="rules"), settings=Settings(resamples=50, interval="percentile"))
+    settings = {name: value for name, value in record.protocol.settings.items() if name != "interval"}
+    former = {"name": "vlm-agreement-v1.0", "settings": settings, "hash": protocol_hash("vlm-agreement-v1.0", settings)}
+    write_record(tmp_path, record.model_copy(update={"protocol": type(record.protocol)(**former)}))
+    assert verify(tmp_path)[1] == [] and not any(m.name == "answered" for m in record.metrics)
 
 
 def test_a_record_is_verified_and_a_changed_one_is_not(sample_answers: AnswerTable, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def predictions(benchmark: Benchmark) -> dict[str, list[Predictions]]:
 
 @pytest.fixture(scope="module")
 def scored(benchmark: Benchmark, predictions: dict[str, list[Predictions]]) -> dict[str, ScoredRuns]:
-    return {name: score_runs(benchmark, runs) for name, runs in predictions.items()}
+    return {name: score_runs(benchmark, runs, Settings(interval="paper")) for name, runs in predictions.items()}
 
 
 @pytest.fixture(scope="module")
