@@ -113,8 +113,9 @@ def _protocol(record: ResultRecord) -> Any:
     b, protocol = record.benchmark, protocol_of(record.benchmark.id)
     if getattr(protocol, "BENCHMARK_ID", None) != b.id or not hasattr(protocol, "rescore"):
         raise RecordError(f"this decodehub has no metric for benchmark {b.id!r}: update it")
-    if record.protocol.name != protocol.PROTOCOL:
-        raise RecordError(f"the record follows {record.protocol.name}, this version scores {protocol.PROTOCOL}")
+    names = [protocol.PROTOCOL, *([protocol.FORMER] if hasattr(protocol, "FORMER") else [])]
+    if record.protocol.name not in names:
+        raise RecordError(f"the record follows {record.protocol.name}, this version scores {' and '.join(names)}")
     protocol.settings_of(record.protocol.settings, record.protocol.name)
     if (b.release in protocol.SAMPLES) != (record.kind == "sample"):
         which = "a sample" if b.release in protocol.SAMPLES else f"none of the samples ({', '.join(sorted(protocol.SAMPLES))})"
