@@ -16,6 +16,7 @@ from decodehub.metrics.eeg_editbench.benchmark import Benchmark, make_benchmark
 from decodehub.metrics.imindbench import protocol as imind
 from decodehub.metrics.imindbench.grid import DATASETS, Grid, make_grid
 from decodehub.metrics.imindbench.predictions import Predictions, concatenate, fold_rows
+from decodehub.metrics.imindbench.truth import FoldTruth, Truth, fold_hash, load_truth
 
 HOSTILE = "<img src=x onerror=alert(1)>${alert(2)}{{7*7}}"
 FORMULA = "=HYPERLINK(1)"
@@ -59,6 +60,18 @@ def imind_predictions(grid: Grid, rule: str, strength: float, seed: int) -> Pred
                 p = 1 / (1 + np.exp(-(rng.standard_normal(40) + strength * (2 * label - 1))))
                 parts.append(fold_rows(unit.id, fold, split, np.arange(40), label, p))
     return concatenate(parts)
+
+
+def imind_truth(grid: Grid) -> Truth:
+    """The truth of `imind_grid`, which stands for a release here; that of other releases as it is."""
+    if grid.content_hash != imind_grid().content_hash:
+        return load_truth(grid)
+    windows, labels = np.arange(40), np.arange(40) % 2
+    cells = {(u, f): FoldTruth(fold_hash(u, f, windows, labels), 40, "", windows, labels) for u in grid.ids for f in (0, 1)}
+    return Truth(cells, dict)
+
+
+imind.load_truth = imind_truth  # type: ignore[assignment]
 
 
 def bcs_pairs(release: str, targets: bool) -> bcs.Pairs:
