@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -262,13 +263,18 @@ class TestSample:
         found = check_record(tmp_path / "record")
         assert found.state == "wrong" and "windows with another label" in found.what
 
-    def test_the_evaluate_module_checks_as_well(self, table: pd.DataFrame) -> None:
-        import evaluate
+    def test_the_walk_of_the_card_and_what_evaluate_refuses(
+        self, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import re
 
-        metric = evaluate.load("imindbench", "sample")
-        rows, labels = table[["unit", "fold", "window", "probability"]].to_dict("records"), table["label"].tolist()
-        result = metric.compute(predictions=rows, references=labels)
-        assert result["labels"] == "checked" and result["coverage"] == "full"
+        monkeypatch.chdir(tmp_path)
+        code = re.search(r"```python\n(.*?)```", (repository / "metrics/imindbench/README.md").read_text(encoding="utf-8"), re.DOTALL)
+        assert code is not None
+        names: dict[str, Any] = {}
+        exec(code[1], names)
+        metric, rows, labels = names["metric"], names["rows"], names["mine"]["label"].tolist()
+        assert names["result"]["labels"] == "checked" and names["result"]["coverage"] == "full" and (tmp_path / "mine.parquet").is_file()
         two = [rows[0], *[row for row in rows if (row["unit"], row["fold"]) == (rows[0]["unit"], 1)]]
         with pytest.raises(ValueError, match="windows missing"):
             metric.compute(predictions=two, references=[labels[0], *[1] * (len(two) - 1)])
