@@ -13,7 +13,7 @@ from decodehub.core.tables import Format, Table, estimate, from_dicts
 
 from .editbench import TITLES
 from .pages import plural
-from .study_paper import Slice, blocks, caveats, check_study, display_name, paper_model, published, warnings
+from .study_paper import PaperModel, Slice, blocks, caveats, check_study, display_name, paper_model, published, warnings
 
 if TYPE_CHECKING:
     from decodehub.metrics.eeg_editbench.protocol import ScoredRuns
@@ -258,7 +258,7 @@ def layout(spec: Spec, scored: Mapping[str, ScoredRuns], records: Mapping[str, R
             sections[len(rows)] = "Baselines and other models"
         model = paper_model(name)
         place[name] = len(rows)
-        facts = ([model.venue, "yes" if model.degraded else "–"] if model else ["–", "–"]) if spec.facts else []
+        facts = _facts(model) if spec.facts else []
         rows.append([display_name(name), *facts, *(estimate(cell.metric) for cell in row)])
         if model:
             quiet.add(len(rows))
@@ -267,16 +267,20 @@ def layout(spec: Spec, scored: Mapping[str, ScoredRuns], records: Mapping[str, R
     first = 3 if spec.facts else 1
     headings = ["Model", *(["Venue", "Degraded"] if spec.facts else [])]
     numbers = [tables.Column(cell.column.heading, spec.format) for cell in next(iter(by_model.values()))]
-    real = "* The paper's numbers are from the real benchmark."
-    notes = [
-        *([" ".join(warned)] if warned else []),
-        *([real] if warned and quiet else []),
-        *_legend(spec, scored),
-        *_reasons(by_model),
-    ]
+    notes = [*_warning_lines(warned, bool(quiet)), *_legend(spec, scored), *_reasons(by_model)]
     best = {(place[name], first + j) for name, j in _best(by_model)} if spec.bold else set()
     title = f"Table {spec.number}. {spec.title}"
     return Table([*headings, *numbers], rows, title=title, notes=notes, best=best, quiet=quiet, sections=sections)
+
+
+def _facts(model: PaperModel | None) -> list[str]:
+    return ["–", "–"] if model is None else [model.venue, "yes" if model.degraded else "–"]
+
+
+def _warning_lines(warned: Sequence[str], beside_paper: bool) -> list[str]:
+    if not warned:
+        return []
+    return [" ".join(warned), *(["* The paper's numbers are from the real benchmark."] if beside_paper else [])]
 
 
 def _best(by_model: Mapping[str, Sequence[Cell]]) -> set[tuple[str, int]]:
