@@ -152,8 +152,9 @@ def open_clip_network(id: str, model: str, tag: str) -> tuple[Any, dict[str, Any
     if options and not is_file:
         raise ValueError(f"{id!r}: open_clip knows all settings of the weights {tag!r}; what stands behind '?' is for files")
     if is_file:
-        settings: dict[str, Any] | None = file_settings(id, model, config, options)
-        quick_gelu = bool(settings.pop("quick_gelu"))
+        stated = file_settings(id, model, config, options)
+        quick_gelu = bool(stated.pop("quick_gelu"))
+        settings: dict[str, Any] | None = stated
     else:
         settings = None
         quick_gelu = bool(open_clip.get_pretrained_cfg(model, tag).get("quick_gelu", False)) or bool(config.get("quick_gelu", False))

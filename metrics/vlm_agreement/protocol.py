@@ -148,7 +148,7 @@ def settings_of(stated: Mapping[str, Any], protocol: str = PROTOCOL) -> Settings
     Raises:
         RecordError: not exactly those of this protocol, or a value that is none.
     """
-    former = {"interval": "percentile"} if protocol == FORMER else {}
+    former: dict[str, Any] = {"interval": "percentile"} if protocol == FORMER else {}
     exact_settings(stated, [field.name for field in dataclasses.fields(Settings) if field.name not in former])
     try:
         return Settings(**stated, **former)
