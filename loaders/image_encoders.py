@@ -151,12 +151,11 @@ def open_clip_network(id: str, model: str, tag: str) -> tuple[Any, dict[str, Any
         raise ValueError(f"{id!r}: model {model!r} has no weights {tag!r}; expected one of: {tags}, or a .safetensors file")
     if options and not is_file:
         raise ValueError(f"{id!r}: open_clip knows all settings of the weights {tag!r}; what stands behind '?' is for files")
+    preprocessing: dict[str, Any] | None = None
     if is_file:
-        stated = file_settings(id, model, config, options)
-        quick_gelu = bool(stated.pop("quick_gelu"))
-        settings: dict[str, Any] | None = stated
+        preprocessing = file_settings(id, model, config, options)
+        quick_gelu = bool(preprocessing.pop("quick_gelu"))
     else:
-        settings = None
         quick_gelu = bool(open_clip.get_pretrained_cfg(model, tag).get("quick_gelu", False)) or bool(config.get("quick_gelu", False))
     try:
         # The tag decides on QuickGELU: open_clip only warns when model and tag differ, and then computes other features.
@@ -164,7 +163,7 @@ def open_clip_network(id: str, model: str, tag: str) -> tuple[Any, dict[str, Any
             model,
             pretrained=tag,
             force_quick_gelu=quick_gelu,
-            force_preprocess_cfg=settings,
+            force_preprocess_cfg=preprocessing,
             require_pretrained=True,
             weights_only=True,
         )

@@ -71,7 +71,8 @@ def _sources(images: Sequence[ImageLike], ids: Sequence[str] | None) -> list[Ima
     images = image_list(images)
     if ids is not None and len(ids) != len(images):
         raise ValueError(f"{len(ids)} ids for {len(images)} images")
-    sources = [source(image, f"image {row}" if ids is None else str(ids[row])) for row, image in enumerate(images)]
+    names = [f"image {row}" for row in range(len(images))] if ids is None else [str(id) for id in ids]
+    sources = [source(image, name, files_too=ids is not None) for image, name in zip(images, names)]
     if not sources:
         raise ValueError("there are no images to encode")
     return sources

@@ -56,7 +56,7 @@ class ImageSource:
     load: Callable[[], Image.Image]
 
 
-def source(image: ImageLike, name: str) -> ImageSource:
+def source(image: ImageLike, name: str, *, files_too: bool = False) -> ImageSource:
     """An image by its content: of the file's bytes for paths, bytes and undecoded dicts, of size and RGB pixels otherwise.
 
     The same picture as a file and as an array therefore counts as two images. A file is read twice, for the hash and for the pixels, and not
@@ -65,6 +65,7 @@ def source(image: ImageLike, name: str) -> ImageSource:
     Args:
         image: path, encoded bytes, PIL image, array or tensor of one image (see `array_to_rgb`), or a dict with ``bytes`` or ``path``.
         name: what to call it in an error, where it is no path.
+        files_too: call a file so too, in place of its path.
 
     Raises:
         FileNotFoundError: a path that does not exist.
@@ -75,11 +76,12 @@ def source(image: ImageLike, name: str) -> ImageSource:
         content = image.get("bytes") if image.get("bytes") is not None else image.get("path")
         if content is None:
             raise ValueError(f"{name}: expected 'bytes' or 'path' in the dict, found neither (keys: {sorted(image)})")
-        return source(content, f"{name} ({image['path']})" if image.get("path") else name)
+        return source(content, f"{name} ({image['path']})" if image.get("path") and not files_too else name, files_too=files_too)
     if isinstance(image, (str, Path)):
         path = Path(image)
         digest = _sha256(read_data(path, max_bytes=MAX_BYTES))
-        return ImageSource(str(path), digest, lambda: _load_file(path, digest))
+        label = name if files_too else str(path)
+        return ImageSource(label, digest, lambda: _load_file(path, digest, label))
     if isinstance(image, (bytes, bytearray, memoryview)):
         data = bytes(image)
         return ImageSource(name, _sha256(data), lambda: decode_image(data, name=name))
@@ -279,11 +281,11 @@ def _on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _load_file(path: Path, digest: str) -> Image.Image:
+def _load_file(path: Path, digest: str, name: str) -> Image.Image:
     data = read_data(path, max_bytes=MAX_BYTES)
     if _sha256(data) != digest:
-        raise ValueError(f"{path} changed while it was in use: run again")
-    return decode_image(data, name=str(path))
+        raise ValueError(f"{name} changed while it was in use: run again")
+    return decode_image(data, name=name)
 
 
 def _sha256(data: bytes) -> str:

@@ -24,7 +24,8 @@ CITATION = """@article{tiwari2026lost,
 
 INPUTS = """
 Args:
-    predictions: n reconstructions: paths, encoded bytes, PIL images, (h, w, 3) uint8 arrays, or dicts of bytes and path.
+    predictions: n reconstructions: paths, encoded bytes, PIL images, arrays or tensors, or dicts of bytes and path; or one array or tensor
+        (n, 3, h, w) or (n, h, w, 3). Floats are in [0, 1], 8 bit in 0 to 255 (`loaders.images`).
     references: n reference images, one a reconstruction; repeat a reference that several reconstructions are of.
     model: the trained head: a folder, "ORG/NAME" of the Hub, or "sample"; by default the name the metric was loaded with
         (`evaluate.load("bcs", "sample")`).

@@ -23,7 +23,8 @@ CITATION = """@article{tiwari2026lost,
 
 INPUTS = """
 Args:
-    predictions: n reconstructions: paths, encoded bytes, PIL images, (h, w, 3) uint8 arrays, or dicts of bytes and path.
+    predictions: n reconstructions: paths, encoded bytes, PIL images, arrays or tensors, or dicts of bytes and path; or one array or tensor
+        (n, 3, h, w) or (n, h, w, 3). Floats are in [0, 1], 8 bit in 0 to 255 (`loaders.images`).
     references: n reference images, one a reconstruction.
     measures: names; by default those that need no download. Also lpips, dists, clip-l14, dinov2, openclip, siglip, cosine:hf:ORG/NAME, two-way:lite0.
     concept: n names, what intervals are over; by default the references.

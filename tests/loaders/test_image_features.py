@@ -22,7 +22,7 @@ from decodehub.loaders import image_feature_files as feature_files
 from decodehub.loaders.frozen_encoder import EncoderUnavailableError, FrozenEncoder, ImageEncoder
 from decodehub.loaders.image_encoders import load_encoder
 from decodehub.loaders.image_features import check_features, image_features, image_hashes, read_features, write_features
-from decodehub.loaders.images import decode_image, encode_png
+from decodehub.loaders.images import decode_image, encode_png, pil_to_rgb
 
 
 class MeanColour:
@@ -402,9 +402,7 @@ def test_exif_orientation_is_applied_to_pil_images_too() -> None:
     exif[0x0112] = 6
     buffer = io.BytesIO()
     Image.fromarray(_pixels(1)[0][:6]).save(buffer, format="PNG", exif=exif)
-    from decodehub.loaders import image_features as module
-
-    turned = module._pil_to_rgb(Image.open(io.BytesIO(buffer.getvalue())), "x")
+    turned = pil_to_rgb(Image.open(io.BytesIO(buffer.getvalue())))
     assert turned.size == (6, 12) == decode_image(buffer.getvalue()).size
 
 
@@ -417,8 +415,8 @@ def test_exif_orientation_is_applied_to_pil_images_too() -> None:
         (["/nowhere/photo.png"], FileNotFoundError, "/nowhere/photo.png does not exist"),
         ([b"not an image"], ValueError, "image 0 cannot be read as an image"),
         ([3], TypeError, "image 0: expected a path, bytes, PIL image, array, tensor or dict"),
-        ([np.zeros((4, 4, 2), np.uint8)], ValueError, r"expected an image \(h, w\).*found \(4, 4, 2\)"),
-        ([np.zeros((4, 4, 3))], ValueError, "found .* of float64"),
+        ([np.zeros((5, 6, 2), np.uint8)], ValueError, r"expected an image \(h, w\).*found \(5, 6, 2\)"),
+        ([np.full((5, 6, 3), 7.5)], ValueError, "values of float64 from 7.5"),
         ([{"bytes": None, "path": None}], ValueError, "expected 'bytes' or 'path'"),
     ],
 )

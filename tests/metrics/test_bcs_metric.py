@@ -96,7 +96,7 @@ def test_bad_calls_are_refused_and_leave_the_metric_usable(metric, tmp_path: Pat
         ({"predictions": [], "references": []}, ValueError, "found 0 and 0"),
         ({"predictions": a[0], "references": a}, TypeError, "predictions must be a sequence"),
         ({"predictions": [a[0], tmp_path / "gone.png"], "references": a}, FileNotFoundError, "gone.png"),
-        ({"predictions": [a[0], np.zeros((3, 3))], "references": a}, ValueError, "prediction 1"),
+        ({"predictions": [a[0], np.full((3, 3), -1.0)], "references": a}, ValueError, "prediction 1"),
         ({"predictions": a, "references": a, "method": ["one"]}, ValueError, "method must be 2 names"),
         ({"predictions": a, "references": [a[0], tmp_path / "bad.png"]}, ValueError, "bad.png cannot be read"),
     ]
