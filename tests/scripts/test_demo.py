@@ -49,17 +49,18 @@ def planted() -> tuple[Benchmark, np.ndarray, dict[str, np.ndarray]]:
 def scored(planted: tuple[Benchmark, np.ndarray, dict[str, np.ndarray]], snr: float, monkeypatch: pytest.MonkeyPatch) -> ScoredRuns:
     monkeypatch.setattr(demo, "LATENT_DIM", DIM)
     monkeypatch.setattr(demo, "SUBJECTS", (1, 2, 3, 4))
+    monkeypatch.setattr(demo, "SEEDS", (0,))
     benchmark, training, features = planted
     runs: list[Predictions] = [run for run, _ in demo._runs(training, features, snr)]
     return score_runs(benchmark, runs)
 
 
 def test_scores_follow_the_signal(planted: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_snr = {snr: scored(planted, snr, monkeypatch) for snr in (0.0, 0.02, 0.05, 0.5)}
+    by_snr = {snr: scored(planted, snr, monkeypatch) for snr in (0.0, 0.05, 0.5)}
     values = {snr: {m.name: m for m in s.metrics if not m.slice} for snr, s in by_snr.items()}
     null = values[0.0]
     for name in ("top1", "top5", "null_top1", "ep_top1", "two_afc", "pairing_gain"):
-        # Means over 4 subjects x 2 seeds of 40 queries: the yardstick is the binomial error over the queries of all subjects.
+        # Means over 4 subjects of 40 queries: the yardstick is the binomial error over the queries of all subjects.
         p = max(null[name].chance, 5.0) / 100
         assert abs(null[name].value - null[name].chance) < 4 * 100 * np.sqrt(p * (1 - p) / (4 * CONCEPTS)), name
     for name in ("top1", "top5", "ep_top1", "two_afc", "pairing_gain"):
@@ -101,6 +102,10 @@ def test_the_demo_runs_and_its_record_verifies(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(demo, "SUBJECTS", (1, 2))
     monkeypatch.setattr(demo, "SEEDS", (0,))
     monkeypatch.setattr(demo, "LATENT_DIM", 30)
+    monkeypatch.setattr(demo, "NICE", {**demo.NICE, "crops": 60, "epochs": 1})
+    monkeypatch.setattr(demo, "IMIND_SESSIONS", demo.IMIND_SESSIONS[:1])
+    monkeypatch.setattr(demo, "IMIND_TASKS", {"speech": "strong"})
+    monkeypatch.setattr(demo, "IMIND_MODELS", ("logistic-converged",))
     result = CliRunner().invoke(demo.app, ["--out", str(tmp_path / "demo"), "--crops", "200", "--snr", "0.5"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     record, differences = verify(tmp_path / "demo")
