@@ -215,7 +215,7 @@ def _orders(ids: Sequence[str]) -> dict[str, np.ndarray]:
         "reversed": n[::-1],
         "one row too late": np.roll(n, 1),
         "one row too early": np.roll(n, -1),
-        "sorted by id": np.array(sorted(n, key=lambda i: ids[i])),
+        "sorted by id": np.array(sorted(range(len(ids)), key=lambda i: ids[i])),
     }
 
 

@@ -90,7 +90,7 @@ def score_files(
             doubted[eeg[i].name] = other
         for option in ("--eeg", *(option for option, files in images.items() if len(set(files)) > 1)):  # files of this run alone
             known.pop((option, paths[option]), None)  # type: ignore[arg-type]
-        predictions.append(Predictions(*run, *scores))
+        predictions.append(Predictions(run[0], run[1], *scores))
     if doubted:
         name, other = next(iter(doubted.items()))
         more = f" (and {len(doubted) - 1} more files)" if len(doubted) > 1 else ""
