@@ -376,7 +376,7 @@ def test_options_that_do_not_fit(options: list[str], error: type[Exception], mes
 def test_another_run_is_not_written_over_unasked(tmp_path: Path) -> None:
     about = {"model_type": "nice", "seed": 0}
     refuse_other_run(tmp_path, about)
-    (tmp_path / "run.json").write_text('{"model_type": "nice", "seed": 0, "more": 1}')
+    (tmp_path / "run.json").write_text('{"model_type": "nice", "subject": 1, "seed": 0, "more": 1}')
     refuse_other_run(tmp_path, about)
     with pytest.raises(ValueError, match=r"run\.json is of another run: seed is 0 there and 1 here: name another --out"):
         invoke("--simulate", "--model", "nice", "--seed", "1", "--out", tmp_path)
