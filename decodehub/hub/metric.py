@@ -202,7 +202,7 @@ def flatten(module: str, text: str, flat: Mapping[str, str], org: str, *, main: 
     if main:
         others = [name for target, name in flat.items() if target != module]
         code += "\n# So that `evaluate` brings these files along.\n" + "".join(
-            f"from .{n} import __name__ as _{n}\n" for n in sorted(others)
+            f"from .{n} import __name__ as _name_of_{n}\n" for n in sorted(others)
         )
     ast.parse(code)
     return code

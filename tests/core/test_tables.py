@@ -80,8 +80,8 @@ class TestNumbers:
         assert Format(1).interval((1, 2)) == "[1.0, 2.0]" and Format().interval(None) == "–"
 
     def test_one_subject_has_no_spread(self) -> None:
-        metric = Metric(name="x", value=1.0, unit="percent", higher_is_better=None, n=1, sd=0.0)
-        assert estimate(metric).sd is None and estimate(metric.model_copy(update={"n": 2})).sd == 0.0
+        metric = Metric(name="x", value=1.0, unit="percent", higher_is_better=None, n=1)
+        assert estimate(metric).sd is None and estimate(metric.model_copy(update={"n": 2, "sd": 0.0})).sd == 0.0
 
     def test_digits_of_units(self) -> None:
         assert [digits_of(unit) for unit in ("percent", "percentage points", "rank", "score", "correlation")] == [1, 1, 1, 3, 3]

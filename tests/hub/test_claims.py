@@ -14,8 +14,8 @@ import yaml
 
 from decodehub.core.records import ModelInfo, ResultRecord, read_record
 from decodehub.hub.claims import Claim, compare_claim, doubles, read_claims, source_of
-from decodehub.hub.client import Repo
-from decodehub.hub.results import stage_numbers, stage_results
+from decodehub.hub.released import DataSet
+from decodehub.hub.results import entries_path, filed_card, filed_entries, stage_results
 from decodehub.hub.verify_remote import verify_hub
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark
 from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
@@ -49,9 +49,10 @@ def published(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmar
     path = stage_results(root / "record", record, root / "results", with_card=False)
 
     def model(url: str) -> dict[str, bytes]:
-        folder = root / str(abs(hash(url)))
-        stage_numbers(record, folder, Repo("model", MODEL), None, url, "lab")
-        return contents(folder)
+        data = DataSet("lab/eeg-editbench", "c" * 40)
+        entries = filed_entries(None, record, url, MODEL, data)
+        assert entries is not None
+        return {"README.md": filed_card(None, record, url, MODEL, data).encode(), entries_path(record): entries.encode()}
 
     return Published(record, path, contents(root / "results"), model)
 

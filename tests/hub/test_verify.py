@@ -39,7 +39,7 @@ PROTOCOLS = {"editbench": editbench, "bcs": bcs, "imind": imind, "vlm": vlm}
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) -> dict[str, Path]:
+def records(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) -> Iterator[dict[str, Path]]:
     root, model, rng = (
         tmp_path_factory.mktemp("records"),
         ModelInfo(id="me/model", revision="a" * 40, parameters=3),
@@ -53,13 +53,14 @@ def records(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark)
         root / "bcs", few, bcs.Scores(rng.random((12, 12))), model=model, data="d", encoders=[], settings=BCSSettings(n_bootstrap=20)
     )
     grid = world.imind_grid("sample")
-    imind.make_record(
-        root / "imind", grid, world.imind_predictions(grid, "main", 0.5, 1), model=model, data="d", settings={"track": "Custom"}
-    )
     answers = rng.integers(0, 3, (6, 2, len(QUESTIONS))) / 2
     table = AnswerTable("mine", tuple("abcdef"), tuple("aabbcc"), ("x", "y"), answers)
     vlm.make_record(root / "vlm", table, model=model, settings=VLMSettings(resamples=5))
-    return {name: root / name for name in PROTOCOLS}
+    with world.known_truth():
+        imind.make_record(
+            root / "imind", grid, world.imind_predictions(grid, "main", 0.5, 1), model=model, data="d", settings={"track": "Custom"}
+        )
+        yield {name: root / name for name in PROTOCOLS}
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

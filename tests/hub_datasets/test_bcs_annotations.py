@@ -428,4 +428,8 @@ def test_a_pair_without_a_valid_answer_stays_with_null_targets(published: Path) 
     assert row["targets"] == [None] * 12 and row["weights"] == [0] * 12 and row["t_pas"] is row["t_sas"] is None
     table = load_answers(str(published / "out"))
     assert np.isnan(table.answers[table.pair_ids.index(row["pair_id"])]).all()
-    assert {m.name: m.n for m in agreement(table, Settings(resamples=20)) if not m.slice} == {"unanimous": 239, "fleiss_kappa": 239}
+    assert {m.name: m.n for m in agreement(table, Settings(resamples=20)) if not m.slice} == {
+        "unanimous": 239,
+        "fleiss_kappa": 239,
+        "answered": 252,
+    }

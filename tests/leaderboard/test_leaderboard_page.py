@@ -45,7 +45,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Benchmark) 
     with world.known_truth():
         root = world.write_world(tmp_path_factory.mktemp("results"), tiny_benchmark)
         store = page.Store(lambda: read_folder(root), Checks(tmp_path_factory.mktemp("checks")))
-    store.worker.join()
+        store.worker.join()
     demo = page.build(store)
     _, url, _ = demo.launch(prevent_thread_lock=True, **page.launch_options())
     try:

@@ -309,7 +309,9 @@ def tiny_open_clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     torch.manual_seed(0)
     model = open_clip.create_model("decodehub-tiny-text").eval()
     save_file(model.state_dict(), folder / "weights.safetensors")
-    return f"open_clip:decodehub-tiny-text/{folder}/weights.safetensors", model
+    mean, sd = "0.48145466,0.4578275,0.40821073", "0.26862954,0.26130258,0.27577711"
+    settings = f"quick_gelu=false&mean={mean}&std={sd}&resize_mode=shortest&interpolation=bicubic"
+    return f"open_clip:decodehub-tiny-text/{folder}/weights.safetensors?{settings}", model
 
 
 def test_atm_pairs_images_with_their_names(tiny_open_clip: tuple[str, Any], tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ class TestRecord:
             tmp_path, grid, random_run(grid), model=ModelInfo(id="x"), data="random", settings=SETTINGS, simulated=True
         )
         found, differences = verify(tmp_path)
-        assert differences == [] and found == read_record(tmp_path)[1] and found.kind == "simulated"
+        assert differences == [] and found == read_record(tmp_path)[1] and found.kind == "sample"
         assert record.value("roc_auc", subset="full") == scored.table.get(subset="full").value
         save(tmp_path / protocol.PREDICTIONS_FILE, random_run(grid, seed=1))
         with pytest.raises(RecordError, match="has changed"):

@@ -50,6 +50,7 @@ def number(name: str, **slice_: str) -> Metric:
 
 def record(metrics: list[Metric], **settings: Any) -> ResultRecord:
     return ResultRecord.model_construct(
+        kind="sample",
         benchmark=BenchmarkInfo.model_construct(id="x", release=HOSTILE, content_hash=HASH),
         protocol=Protocol.model_construct(name=HOSTILE, settings={"output_type": HOSTILE, HOSTILE: HOSTILE, **settings}, hash=HASH),
         model=ModelInfo.model_construct(id=HOSTILE, revision=HOSTILE, parameters=1, notes=HOSTILE),
