@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decodehub.core.files import sha256_file
-from decodehub.core.records import RECORD, find_records
+from decodehub.core.records import RECORD, ResultRecord, find_records
 from decodehub.core.repos import RELEASE, read_release_file
 
 from .claims import Claim, compare_claim, doubles, read_claims, source_of
 from .client import HubError, Kind, NotOnHub, Repo, ask, hub_api, remote_files
+from .tasks import dataset_of
 from .verify import Finding, State, check_record, compare_release
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _check_source(api: HfApi, repo: Repo, url: str, claims: list[Claim], records
     if found[0].state == "reported only":
         return Finding("reported only", f"{what}: {found[0].what}", (), record)
     datasets = {(claim.dataset, claim.revision) for claim in claims}
-    checks = [_check_data(api, dataset, commit, record.benchmark.release) for dataset, commit in sorted(datasets, key=str)]
+    checks = [_check_data(api, dataset, commit, record) for dataset, commit in sorted(datasets, key=str)]
     for state in ("wrong", "reported only"):
         if words := [text for verdict, text in checks if verdict == state]:
             return Finding(state, f"{what}: {words[0]}", tuple(words[1:]), record)
@@ -158,7 +159,7 @@ def _check_source(api: HfApi, repo: Repo, url: str, claims: list[Claim], records
     return Finding("recomputed", f"{what} are as the predictions of {record.model.id} give them{bare}", (), record)
 
 
-def _check_data(api: HfApi, dataset: str, commit: str | None, release: str) -> tuple[State, str]:
+def _check_data(api: HfApi, dataset: str, commit: str | None, record: ResultRecord) -> tuple[State, str]:
     """Whether the data set that a claim is filed under is there, at the commit that it states, and holds the release that was scored."""
     repo = Repo("dataset", dataset)
     if commit is not None and re.fullmatch(r"[0-9a-f]{40}", commit) is None:
@@ -173,6 +174,7 @@ def _check_data(api: HfApi, dataset: str, commit: str | None, release: str) -> t
         return "reported only", f"the data set that they are filed under cannot be looked at ({error})"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return "wrong", f"{repo.page}: its {RELEASE} is none ({error})"
-    if about["dataset"] != dataset.split("/")[-1] or release not in releases:
+    release = record.benchmark.release
+    if about["dataset"] != dataset_of(record.benchmark.id.replace("-", "_")) or release not in releases:
         return "wrong", f"{repo.page} holds release {', '.join(releases)} of {about['dataset']}, the record is of release {release}"
     return "recomputed", ""
