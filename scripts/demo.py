@@ -17,7 +17,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-from decodehub.runs.retrieval.stimuli import CROPS, EEG_SEED, LATENT_DIM, SNR, Stimuli, load_stimuli, training_crops
+from decodehub.runs.retrieval.defaults import CROPS, EEG_SEED, LATENT_DIM, SNR
+from decodehub.runs.retrieval.stimuli import Stimuli, load_stimuli, training_crops
 
 app = typer.Typer(add_completion=False)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from decodehub.runs.retrieval.defaults import CROPS, SNR
 from decodehub.runs.retrieval.options import (
     MODEL_NAMES,
     TRAINING_HELP,
@@ -22,7 +23,6 @@ from decodehub.runs.retrieval.options import (
     Snr,
     check_source,
 )
-from decodehub.runs.retrieval.stimuli import CROPS, SNR
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from decodehub.runs.retrieval.defaults import CROPS, SNR
 from decodehub.runs.retrieval.options import (
     MODEL_NAMES,
     BatchSize,
@@ -20,7 +21,6 @@ from decodehub.runs.retrieval.options import (
     Snr,
     check_source,
 )
-from decodehub.runs.retrieval.stimuli import CROPS, SNR
 
 app = typer.Typer(add_completion=False)
 

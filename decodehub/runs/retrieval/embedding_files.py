@@ -21,9 +21,10 @@ from decodehub.metrics.eeg_editbench.order import by_ids, check_row_order, query
 from decodehub.metrics.eeg_editbench.protocol import Predictions
 from decodehub.metrics.eeg_editbench.similarity import as_embeddings, check_similarity, score_embeddings
 
+from .defaults import MAX_SEED
+
 FORMATS = ".npy, .npz (embeddings, ids), .safetensors (one matrix; ids in the metadata) or .parquet (id, embedding)"
 IDS = ".ids.txt"  # beside a file that holds no ids of its own: NAME.ids.txt, one id a line
-MAX_SEED = 2**64 - 1
 NUMPY_CANNOT = ("BF16", "F8_E4M3", "F8_E5M2")
 
 

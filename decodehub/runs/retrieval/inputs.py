@@ -24,8 +24,9 @@ from decodehub.loaders.things_eeg2.store import load_epochs
 from decodehub.loaders.visual_targets import visual_target
 from decodehub.metrics.eeg_editbench.benchmark import load_benchmark, with_distances
 
+from .defaults import EEG_SEED, LATENT_DIM
 from .settings import BASELINES
-from .stimuli import EEG_SEED, LATENT_DIM, load_stimuli
+from .stimuli import load_stimuli
 
 if TYPE_CHECKING:
     from decodehub.hub_models.eeg_retrieval import EEGRetrievalModel

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .embedding_files import MAX_SEED
-from .stimuli import SNR
+from .defaults import MAX_SEED, SNR
 
 MODEL_NAMES = "nice, atm, mb2c, ubp, ats, brain-hive, hyfi or neurobridge"
 TRAINING_HELP = (

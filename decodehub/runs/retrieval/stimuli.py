@@ -13,10 +13,8 @@ from PIL import Image
 
 from decodehub.loaders.images import read_image
 
-CROPS = 1600
-SNR = 0.07  # puts the scores of the sample between chance and 100 %, where models can be told apart
-LATENT_DIM = 100
-CROP_SEED, EEG_SEED = 1, 2
+from .defaults import CROP_SEED
+
 # Photographs in the wheels of scikit-image and matplotlib that are no source of the sample.
 TRAINING_PHOTOS = {
     "skimage": (
