@@ -62,55 +62,74 @@ def context_filter(
     notch = notch_sos(notch_hz, notch_q, sfreq)
     highpass = highpass_sos(highpass_hz, highpass_order, sfreq)
     responses = _responses(notch_hz, notch_q, highpass_hz, highpass_order, sfreq, width, before, n)
-    sos = np.concatenate([notch, highpass])
     x = np.asarray(data, dtype=np.float64)
-    channels, sections = len(x), len(highpass)
     ends = starts + width
-    # Forward over the stretch, with the states at the start and the end of every piece.
-    stops = np.unique(np.concatenate([starts, ends, [x.shape[1]]]))
-    state, last = np.zeros((len(sos), channels, 2)), 0
+    notched, forward, states = _forward(notch, highpass, x, np.concatenate([starts, ends]))
+    backward, back_states = _backward(highpass, forward, ends)
+    # By how much the states of the stretch differ from the piece's own: (k * C, S) where it begins, (k * C, H) where it ends.
+    start_states = _states_at(states, starts)
+    start_states[len(notch) :] -= _own_start(notch, highpass, x, starts, responses)
+    at_start = start_states.transpose(1, 0, 2).reshape(len(starts) * len(x), -1)
+    end_states = _states_at(states, ends)[len(notch) :]
+    end_states = end_states - (at_start @ responses.start_to_end).reshape(-1, len(highpass), 2).transpose(1, 0, 2)
+    end_difference = _own_end(highpass, notched, ends, end_states, responses) - _states_at(back_states, ends)
+    at_end = end_difference.transpose(1, 0, 2).reshape(len(at_start), -1)
+    result = np.stack([backward[:, s + before : s + before + n] for s in starts]).reshape(-1, n)
+    result += at_end @ responses.end
+    result -= at_start @ responses.start
+    return result.reshape(len(starts), len(x), n)
+
+
+def _forward(notch: np.ndarray, highpass: np.ndarray, x: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict]:
+    """(C, N) after the notches, (C, N) after the high-pass too, and the states (S sections, C, 2) of all filters at each of `places`."""
+    state, last = np.zeros((len(notch) + len(highpass), len(x), 2)), 0
     notched, forward = np.empty_like(x), np.empty_like(x)
     states = {}
-    for stop in stops:
+    for stop in np.unique(np.concatenate([places, [x.shape[1]]])):
         piece = slice(last, int(stop))
         notched[:, piece], notch_state = _run(notch, x[:, piece], state[: len(notch)])
         forward[:, piece], high_state = _run(highpass, notched[:, piece], state[len(notch) :])
         state = np.concatenate([notch_state, high_state])
         last = int(stop)
         states[last] = state
-    # What the piece itself has: notches at rest, and a high-pass that has run over an odd extension of the first notched samples.
-    pad = responses.padding
-    first = np.stack([x[:, s : s + pad + 1] for s in starts]).reshape(-1, pad + 1)
-    head = _run(notch, first, np.zeros((len(notch), len(first), 2)))[0]
-    extension = 2 * head[:, :1] - head[:, :0:-1]
-    initial = responses.steady[:, None, :] * extension[None, :, :1]
-    _, own = sosfilt(highpass, extension, axis=-1, zi=initial)
-    start_states = np.stack([states[int(s)] for s in starts], axis=1).reshape(len(sos), -1, 2)
-    difference = start_states.copy()
-    difference[len(notch) :] -= own
-    flat = difference.transpose(1, 0, 2).reshape(len(starts) * channels, -1)
-    # The forward high-pass at the end of the piece, on over an odd extension of the last notched samples, then turned around.
-    end_states = np.stack([states[int(e)][len(notch) :] for e in ends], axis=1).reshape(sections, -1, 2)
-    end_states = end_states - (flat @ responses.start_to_end).reshape(-1, sections, 2).transpose(1, 0, 2)
-    tail = np.stack([notched[:, e - pad - 1 : e] for e in ends]).reshape(-1, pad + 1)
-    onward, _ = sosfilt(highpass, 2 * tail[:, -1:] - tail[:, -2::-1], axis=-1, zi=end_states)
-    _, own_end = sosfilt(highpass, onward[:, ::-1], axis=-1, zi=responses.steady[:, None, :] * onward[None, :, -1:])
-    # Backward over the stretch, with the states at the end of every piece.
-    backward, last = np.empty_like(x), x.shape[1]
-    state = np.zeros((sections, channels, 2))
-    back_states = {last: state}
-    for stop in np.unique(np.concatenate([ends, [0]]))[::-1]:
+    return notched, forward, states
+
+
+def _backward(highpass: np.ndarray, forward: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, dict]:
+    """(C, N) after the high-pass run from the end, and its states (sections, C, 2) at each of `places`."""
+    backward, last = np.empty_like(forward), forward.shape[1]
+    state = np.zeros((len(highpass), len(forward), 2))
+    states = {last: state}
+    for stop in np.unique(np.concatenate([places, [0]]))[::-1]:
         if int(stop) < last:
             reverse, state = _run(highpass, forward[:, int(stop) : last][:, ::-1], state)
             backward[:, int(stop) : last] = reverse[:, ::-1]
             last = int(stop)
-        back_states[last] = state
-    ahead = np.stack([back_states[int(e)] for e in ends], axis=1).reshape(sections, -1, 2)
-    at_end = (own_end - ahead).transpose(1, 0, 2).reshape(len(flat), -1)
-    result = np.stack([backward[:, s + before : s + before + n] for s in starts]).reshape(-1, n)
-    result += at_end @ responses.end
-    result -= flat @ responses.start
-    return result.reshape(len(starts), channels, n)
+        states[last] = state
+    return backward, states
+
+
+def _states_at(states: dict[int, np.ndarray], places: np.ndarray) -> np.ndarray:
+    """(sections, k * C, 2) states at each of k places."""
+    stacked = np.stack([states[int(place)] for place in places], axis=1)
+    return stacked.reshape(len(stacked), -1, 2)
+
+
+def _own_start(notch: np.ndarray, highpass: np.ndarray, x: np.ndarray, starts: np.ndarray, responses: _Responses) -> np.ndarray:
+    """State of a piece's own high-pass where it begins: it has run over an odd extension of the first samples of notches at rest."""
+    pad = responses.padding
+    first = np.stack([x[:, s : s + pad + 1] for s in starts]).reshape(-1, pad + 1)
+    head = _run(notch, first, np.zeros((len(notch), len(first), 2)))[0]
+    extension = 2 * head[:, :1] - head[:, :0:-1]
+    return sosfilt(highpass, extension, axis=-1, zi=responses.steady[:, None, :] * extension[None, :, :1])[1]
+
+
+def _own_end(highpass: np.ndarray, notched: np.ndarray, ends: np.ndarray, states: np.ndarray, responses: _Responses) -> np.ndarray:
+    """State of a piece's own backward high-pass where it ends: the forward one, with `states`, has run on over an odd extension."""
+    pad = responses.padding
+    tail = np.stack([notched[:, e - pad - 1 : e] for e in ends]).reshape(-1, pad + 1)
+    onward, _ = sosfilt(highpass, 2 * tail[:, -1:] - tail[:, -2::-1], axis=-1, zi=states)
+    return sosfilt(highpass, onward[:, ::-1], axis=-1, zi=responses.steady[:, None, :] * onward[None, :, -1:])[1]
 
 
 def _run(sos: np.ndarray, x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -46,27 +46,12 @@ def file_settings(id: str, model: str, config: dict[str, Any], options: str) -> 
     said = _parse(id, options)
     like = said.pop("like", None)
     if like is not None:
-        other, _, tag = like.rpartition("/")
-        other = other or model
-        if not open_clip.is_pretrained_cfg(other, tag):
-            tags = ", ".join(open_clip.list_pretrained_tags_by_model(other)) or "none"
-            raise ValueError(
-                f"{id!r}: like={like!r} is no weights that open_clip knows; those of {other!r} are: {tags} (another model: like=MODEL/TAG)"
-            )
-        return _of_tag(other, tag, open_clip.get_model_config(other) or {}) | said
+        return _like(id, model, like) | said
     if config.get("quick_gelu"):
         said.setdefault("quick_gelu", True)
     tags = open_clip.list_pretrained_tags_by_model(model)
     of_tags = {tag: _of_tag(model, tag, config) for tag in tags}
-    taken, open_settings = {}, {}
-    for name in (name for name in _DEFAULTS if name not in said):
-        values: dict[str, list[str]] = {}
-        for tag, settings in of_tags.items():
-            values.setdefault(json.dumps(settings[name]), []).append(tag)
-        if len(values) == 1:
-            taken[name] = of_tags[tags[0]][name]
-        else:
-            open_settings[name] = "; ".join(f"{value} as {', '.join(names[:3])}" for value, names in values.items())
+    taken, open_settings = _shared([name for name in _DEFAULTS if name not in said], of_tags)
     if open_settings:
         found = ", ".join(f"{name} ({seen})" if seen else name for name, seen in open_settings.items())
         example = f"?like={tags[0]}" if tags else "?like=MODEL/TAG of known weights with the same settings"
@@ -78,6 +63,32 @@ def file_settings(id: str, model: str, config: dict[str, Any], options: str) -> 
         shown = ", ".join(f"{name}={_text(value)}" for name, value in taken.items())
         warnings.warn(f"{id}: {shown}, as all weights of {model} that open_clip knows", stacklevel=2)
     return taken | said
+
+
+def _like(id: str, model: str, like: str) -> dict[str, Any]:
+    """The settings of the weights that ``like=TAG`` or ``like=MODEL/TAG`` names."""
+    other, _, tag = like.rpartition("/")
+    other = other or model
+    if not open_clip.is_pretrained_cfg(other, tag):
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(other)) or "none"
+        raise ValueError(
+            f"{id!r}: like={like!r} is no weights that open_clip knows; those of {other!r} are: {tags} (another model: like=MODEL/TAG)"
+        )
+    return _of_tag(other, tag, open_clip.get_model_config(other) or {})
+
+
+def _shared(names: list[str], of_tags: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings on which all weights of a model agree; of the others, which value stands for which tags, in words."""
+    taken, open_settings = {}, {}
+    for name in names:
+        values: dict[str, list[str]] = {}
+        for tag, settings in of_tags.items():
+            values.setdefault(json.dumps(settings[name]), []).append(tag)
+        if len(values) == 1:
+            taken[name] = next(iter(of_tags.values()))[name]
+        else:
+            open_settings[name] = "; ".join(f"{value} as {', '.join(tags[:3])}" for value, tags in values.items())
+    return taken, open_settings
 
 
 def _of_tag(model: str, tag: str, config: dict[str, Any]) -> dict[str, Any]:

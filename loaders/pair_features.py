@@ -74,14 +74,7 @@ def pair_features(
         ValueError: no encoder, no pair, other counts, an image that cannot be read, or an embedding without a direction.
         TypeError, FileNotFoundError, RuntimeError: as :func:`image_features`.
     """
-    if not encoders:
-        raise ValueError("pair features need at least one encoder")
-    if len(references) != len(reconstructions) or not len(references):
-        raise ValueError(
-            f"expected as many references as reconstructions and at least one, found {len(references)} and {len(reconstructions)}"
-        )
-    if ids is not None and len(ids) != len(references):
-        raise ValueError(f"{len(ids)} ids for {len(references)} pairs")
+    _require_pairs(encoders, references, reconstructions, ids)
     n = len(references)
     names = None if ids is None else [f"{kind} of {id}" for kind in ("reference", "reconstruction") for id in ids]
     images = _Distinct([*references, *reconstructions], names)
@@ -98,20 +91,24 @@ def pair_features(
         if path is None:
             features = np.empty((n, width), dtype=np.float32)
             _fill(features, units, left, right)
-        else:
-            if accelerator is None or accelerator.is_main_process:
-                with atomic_path(path) as part:
-                    mapped = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=(n, width))
-                    reserve_space(part, part.stat().st_size, target=path)
-                    _fill(mapped, units, left, right)
-                    mapped.flush()
-                    del mapped
-                write_json(_stamp_path(path), {**stamp, "file": file_state(path)})
-            if accelerator is not None:
-                accelerator.wait_for_everyone()
+        elif accelerator is None or accelerator.is_main_process:
+            _write(path, stamp, units, left, right)
+        if path is not None and accelerator is not None:
+            accelerator.wait_for_everyone()
     if path is not None:
         features = np.load(path, mmap_mode="r")
     return PairFeatures(features, hashes[:n], hashes[n:], fingerprints, len(set(hashes)))
+
+
+def _require_pairs(encoders: Sequence[Any], references: Sequence[Any], reconstructions: Sequence[Any], ids: Sequence[str] | None) -> None:
+    if not encoders:
+        raise ValueError("pair features need at least one encoder")
+    if len(references) != len(reconstructions) or not len(references):
+        raise ValueError(
+            f"expected as many references as reconstructions and at least one, found {len(references)} and {len(reconstructions)}"
+        )
+    if ids is not None and len(ids) != len(references):
+        raise ValueError(f"{len(ids)} ids for {len(references)} pairs")
 
 
 class _Distinct:
@@ -155,6 +152,17 @@ def _fill(out: np.ndarray, units: Sequence[np.ndarray], left: np.ndarray, right:
     for start in range(0, len(out), BLOCK):
         rows = slice(start, start + BLOCK)
         np.concatenate([assemble(unit[left[rows]], unit[right[rows]]) for unit in units], axis=1, out=out[rows])
+
+
+def _write(path: Path, stamp: dict[str, Any], units: Sequence[np.ndarray], left: np.ndarray, right: np.ndarray) -> None:
+    """The file of features, and then the stamp that says what it is of."""
+    with atomic_path(path) as part:
+        mapped = np.lib.format.open_memmap(part, mode="w+", dtype=np.float32, shape=tuple(stamp["shape"]))
+        reserve_space(part, part.stat().st_size, target=path)
+        _fill(mapped, units, left, right)
+        mapped.flush()
+        del mapped
+    write_json(_stamp_path(path), {**stamp, "file": file_state(path)})
 
 
 def _stamp_path(path: Path) -> Path:

@@ -174,13 +174,11 @@ def _condense(path: Path, f: BinaryIO) -> bytes:
             line = b"".join(f.readline() for _ in range(2 if opcode.name in ("GLOBAL", "INST") else 1))
             if not line.endswith(b"\n"):
                 raise ValueError(f"{path} is cut short: it ends within a line of its pickle. Fetch it again")
-            if opcode.name == "PUT" and not (line.strip().isdigit() and int(line) <= n_opcodes):
-                raise RefusedError(f"refused: {path} claims a memo of {line.strip()[:20]!r} entries after {n_opcodes} opcodes")
+            _check_memo(path, opcode.name, line, n_opcodes)
             out.write(code + line)
         elif opcode.arg.n >= 0:
             argument = take(opcode.arg.n)
-            if opcode.name in ("BINPUT", "LONG_BINPUT") and int.from_bytes(argument, "little") > n_opcodes:
-                raise RefusedError(f"refused: {path} claims a memo of {int.from_bytes(argument, 'little'):,} entries")
+            _check_memo(path, opcode.name, argument, n_opcodes)
             if opcode.name != "FRAME":  # frames would no longer fit their contents, and are optional
                 out.write(code + argument)
         else:
@@ -194,6 +192,14 @@ def _condense(path: Path, f: BinaryIO) -> bytes:
                 out.write(code + head + take(length))
         if opcode.name == "STOP":
             return out.getvalue()
+
+
+def _check_memo(path: Path, opcode: str, argument: bytes, n_opcodes: int) -> None:
+    """Refuse an opcode that asks for a memo of more entries than opcodes so far can have made."""
+    if opcode == "PUT" and not (argument.strip().isdigit() and int(argument) <= n_opcodes):
+        raise RefusedError(f"refused: {path} claims a memo of {argument.strip()[:20]!r} entries after {n_opcodes} opcodes")
+    if opcode in ("BINPUT", "LONG_BINPUT") and int.from_bytes(argument, "little") > n_opcodes:
+        raise RefusedError(f"refused: {path} claims a memo of {int.from_bytes(argument, 'little'):,} entries")
 
 
 # ----------------------------------------------------------------------------------------------------------------------- the second step

@@ -223,19 +223,7 @@ class _Plan(NamedTuple):
 def _plan(recipe: Recipe, recording: Recording) -> _Plan:
     if unknown := [stage.name for stage in recipe.stages if not stage.is_known]:
         raise ValueError(f"the recipe has the stages {unknown} that this package cannot run (unknown name or setting)")
-    stages = list(recipe.stages)
-    if stages[-1].name == "normalise":
-        stages.pop()
-    context_s, before = 0.0, None
-    names = [stage.name for stage in stages]
-    if "context" in names or "crop" in names:
-        if names[:3] != ["context", "filter", "crop"] or "context" in names[3:] or "crop" in names[3:] or stages[1]["scope"] != "context":
-            raise ValueError(f"a context needs the stages context, filter (scope 'context'), crop at the start of the chain, found {names}")
-        context_s, before, stages = stages[0]["seconds"], stages[1], stages[3:]
-        if context_s < recipe.window_s:
-            raise ValueError(f"a context of {context_s} s is shorter than the window of {recipe.window_s} s")
-    elif stages and stages[0].name == "filter" and stages[0]["scope"] == "recording":
-        before, stages = stages[0], stages[1:]
+    before, context_s, stages = _before_windows(recipe)
     ch_names, sfreq, n_times, montage = tuple(recording.ch_names), float(recording.sfreq), round(recipe.window_s * recording.sfreq), None
     shape: tuple[int, ...] | None = None
     length = n_times
@@ -258,6 +246,24 @@ def _plan(recipe: Recipe, recording: Recording) -> _Plan:
     return _Plan(
         before, context_s, tuple(stages), montage, ch_names, sfreq, (len(ch_names), *(shape or (length,))), n_times, recording.line_freq
     )
+
+
+def _before_windows(recipe: Recipe) -> tuple[Stage | None, float, list[Stage]]:
+    """The filter that runs before windows are cut, the seconds of context that it sees, and the stages that come after."""
+    stages = list(recipe.stages)
+    if stages[-1].name == "normalise":
+        stages.pop()
+    names = [stage.name for stage in stages]
+    if "context" in names or "crop" in names:
+        if names[:3] != ["context", "filter", "crop"] or "context" in names[3:] or "crop" in names[3:] or stages[1]["scope"] != "context":
+            raise ValueError(f"a context needs the stages context, filter (scope 'context'), crop at the start of the chain, found {names}")
+        context_s = stages[0]["seconds"]
+        if context_s < recipe.window_s:
+            raise ValueError(f"a context of {context_s} s is shorter than the window of {recipe.window_s} s")
+        return stages[1], context_s, stages[3:]
+    if stages and stages[0].name == "filter" and stages[0]["scope"] == "recording":
+        return stages[0], 0.0, stages[1:]
+    return None, 0.0, stages
 
 
 def _cut(plan: _Plan, recording: Recording, first: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

@@ -88,29 +88,19 @@ def write_shards(
     folder = Path(folder)
     head = {"schema_version": SCHEMA_VERSION, "dataset": "things-eeg2", "dtype": "float16" if float16 else "float32", "averaged": average}
     index = _open_index(folder, head)
-    listed = {shard["name"] for group in index["groups"].values() for shard in group["shards"]}
-    if strangers := sorted(p.name for p in folder.glob("*.tar") if p.name not in listed and not _is_shard(p)):
+    if strangers := [name for name in _not_listed(folder, index) if not _is_shard(folder / name)]:
         raise ValueError(f"{folder} holds archives that are not ours ({', '.join(strangers[:3])}): use an empty folder")
     for epochs in epochs_iter:
         group = f"sub-{epochs.subject:02d}_{epochs.partition}"
+        label = release or str(epochs.settings.get("release") or "")
         if group in index["groups"]:
-            label = release or str(epochs.settings.get("release") or "")
             _same_group(folder, group, index["groups"][group], {**_description(epochs), "release": label})
             del index["groups"][group]  # while its shards may change, the index does not vouch for them
             _write_index(folder, index)
-        label = release or str(epochs.settings.get("release") or "")
-        shards: list[dict[str, Any]] = []
-        ranges = list(_ranges(epochs, average, str(head["dtype"]), max_bytes))
-        for i, (start, stop) in enumerate(ranges):
-            name = f"{group}-{i:05d}.tar"
-            size, digest = _write_shard(folder / name, partial(_samples, epochs, start, stop, average, str(head["dtype"]), label))
-            shards.append({"name": name, "size": size, "sha256": digest, "samples": stop - start, "first_image": int(epochs.images[start])})
-        for stale in set(folder.glob(f"{group}-[0-9]*.tar")) - {folder / shard["name"] for shard in shards}:
-            stale.unlink()  # of an earlier run with smaller shards: its samples are in the new ones
+        shards = _write_group(folder, group, epochs, average, str(head["dtype"]), max_bytes, label)
         index["groups"][group] = {**_description(epochs), "release": label, "samples": len(epochs.images), "shards": shards}
         _write_index(folder, index)
-    listed = {shard["name"] for group in index["groups"].values() for shard in group["shards"]}
-    if strangers := sorted(p.name for p in folder.glob("*.tar") if p.name not in listed):
+    if strangers := _not_listed(folder, index):
         raise ValueError(
             f"{folder} holds {len(strangers)} shards that {INDEX} does not list ({', '.join(strangers[:3])}): a run of other subjects was "
             "stopped (run it again), or they are not ours (use an empty folder)"
@@ -154,6 +144,12 @@ def _open_index(folder: Path, head: dict[str, Any]) -> dict[str, Any]:
     return index
 
 
+def _not_listed(folder: Path, index: dict[str, Any]) -> list[str]:
+    """Names of the archives that the index does not list."""
+    listed = {shard["name"] for group in index["groups"].values() for shard in group["shards"]}
+    return sorted(p.name for p in folder.glob("*.tar") if p.name not in listed)
+
+
 def _is_shard(path: Path) -> bool:
     """Whether a file has the name of a shard and is not an archive of something else; what is damaged is made again."""
     if re.fullmatch(r"sub-\d+_(train|test)-\d{5}\.tar", path.name) is None:
@@ -191,6 +187,19 @@ def _ranges(epochs: Epochs, average: bool, dtype: str, max_bytes: int) -> Iterat
 
 def _padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
+
+
+def _write_group(folder: Path, group: str, epochs: Epochs, average: bool, dtype: str, max_bytes: int, label: str) -> list[dict[str, Any]]:
+    """Write the shards of one subject and partition; gives what the index says of each."""
+    shards: list[dict[str, Any]] = []
+    ranges = list(_ranges(epochs, average, dtype, max_bytes))
+    for i, (start, stop) in enumerate(ranges):
+        name = f"{group}-{i:05d}.tar"
+        size, digest = _write_shard(folder / name, partial(_samples, epochs, start, stop, average, dtype, label))
+        shards.append({"name": name, "size": size, "sha256": digest, "samples": stop - start, "first_image": int(epochs.images[start])})
+    for stale in set(folder.glob(f"{group}-[0-9]*.tar")) - {folder / shard["name"] for shard in shards}:
+        stale.unlink()  # of an earlier run with smaller shards: its samples are in the new ones
+    return shards
 
 
 def _write_shard(path: Path, samples: Callable[[], Iterator[tuple[str, bytes]]]) -> tuple[int, str]:

@@ -264,29 +264,16 @@ def visual_target(
     if model_type not in ENCODERS:
         raise ValueError(f"unknown model type {model_type!r}: expected one of {', '.join(ENCODERS)}")
     chosen = _settings(model_type, settings)
-    if model_type != "atm" and text not in (PUBLISHED, "none"):
-        raise ValueError(f"{model_type} has no text target: text= is for atm")
-    if model_type == "atm" and text == PUBLISHED and base_encoder != PUBLISHED:
-        raise EncoderUnavailableError(
-            f"atm's text target has no stand-in: with base_encoder={_name(base_encoder)!r} pass text='none' to train on images alone, "
-            f"or the id of a text encoder (the published one is {_CLIP_H!r})"
-        )
+    _check_text(model_type, text, base_encoder)
     seed = check_seed(seed)
     roles = ENCODERS[model_type]
-    if unknown := sorted(set(encoders or {}) - set(roles)):
-        raise ValueError(f"{model_type} has no encoder {unknown[0]!r}: expected {', '.join(roles)}")
-    wanted = {
-        role: (encoders or {}).get(role, published if base_encoder == PUBLISHED else base_encoder) for role, published in roles.items()
-    }
+    wanted = _wanted(model_type, base_encoder, encoders or {})
     loaded = _load(wanted, seed, chosen, device)
     parts = _PARTS[model_type](loaded, chosen, seed)
     if model_type == "brain-hive":
         parts = {_BRANCHES[role] if wanted[role] == roles[role] else role: part for role, part in parts.items()}
     random = any(getattr(encoder, "random", False) for part in parts.values() for encoder in part.encoders)
-    text_part = None
-    if model_type == "atm" and text != "none":
-        encoder = load_text_encoder(_CLIP_H if text == PUBLISHED else text, device) if isinstance(text, str) else text
-        text_part = TextPart(encoder, chosen["text_names"])
+    text_part = _text_part(text, chosen, device) if model_type == "atm" else None
     return VisualTarget(
         model_type=model_type,
         parts=parts,
@@ -305,6 +292,33 @@ def _settings(model_type: str, given: Mapping[str, str]) -> dict[str, str]:
         if value not in allowed[name]:
             raise ValueError(f"{model_type}: {name} is {value!r}, expected one of {', '.join(allowed[name])}")
     return {name: given.get(name, values[0]) for name, values in allowed.items()}
+
+
+def _check_text(model_type: str, text: str | TextEncoder, base_encoder: str | ImageEncoder) -> None:
+    if model_type != "atm" and text not in (PUBLISHED, "none"):
+        raise ValueError(f"{model_type} has no text target: text= is for atm")
+    if model_type == "atm" and text == PUBLISHED and base_encoder != PUBLISHED:
+        raise EncoderUnavailableError(
+            f"atm's text target has no stand-in: with base_encoder={_name(base_encoder)!r} pass text='none' to train on images alone, "
+            f"or the id of a text encoder (the published one is {_CLIP_H!r})"
+        )
+
+
+def _wanted(
+    model_type: str, base_encoder: str | ImageEncoder, overrides: Mapping[str, str | ImageEncoder]
+) -> dict[str, str | ImageEncoder]:
+    """The encoder of each role, by id or itself."""
+    roles = ENCODERS[model_type]
+    if unknown := sorted(set(overrides) - set(roles)):
+        raise ValueError(f"{model_type} has no encoder {unknown[0]!r}: expected {', '.join(roles)}")
+    return {role: overrides.get(role, published if base_encoder == PUBLISHED else base_encoder) for role, published in roles.items()}
+
+
+def _text_part(text: str | TextEncoder, settings: Mapping[str, str], device: Any | None) -> TextPart | None:
+    if text == "none":
+        return None
+    encoder = load_text_encoder(_CLIP_H if text == PUBLISHED else text, device) if isinstance(text, str) else text
+    return TextPart(encoder, settings["text_names"])
 
 
 def _load(wanted: Mapping[str, str | ImageEncoder], seed: int, settings: Mapping[str, str], device: Any | None) -> dict[str, ImageEncoder]:

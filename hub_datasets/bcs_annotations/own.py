@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -77,35 +77,10 @@ def pairs_from_folders(
             )
             for path in sorted(paths)
         }
-        infos = {
-            pair.key: PairInfo(
-                pair.key, pair.method or method, concept_of[pair.key], copied[pair.reference][1], copied[pair.reconstruction][1]
-            )
-            for pair in found.pairs
-        }
-        split_of = split_pairs(infos.values(), seed=seed)
-        rows = []
-        for pair in found.pairs:
-            info = infos[pair.key]
-            rank, candidate = _rank(pair)
-            row = {
-                "pair_id": pair.key,
-                "method": info.method,
-                "subject": pair.subject,
-                "concept": info.concept,
-                "rank": rank,
-                "candidate": candidate,
-                "reference": copied[pair.reference][0],
-                "reconstruction": copied[pair.reconstruction][0],
-                "reference_sha256": info.reference_sha256,
-                "reconstruction_sha256": info.reconstruction_sha256,
-                "split": split_of[pair.key],
-            }
-            rows.append(PairRow.model_validate(row))
-        title = "Reconstruction pairs, not annotated"
+        rows = _pair_rows(found.pairs, concept_of, copied, method, seed)
         header = Header(
             release=release,
-            title=title,
+            title="Reconstruction pairs, not annotated",
             license=license,
             annotators=[],
             split_rule="reference",
@@ -114,6 +89,36 @@ def pairs_from_folders(
         )
         write_release(work, header, rows, [])
     return read_release(out)
+
+
+def _pair_rows(
+    pairs: Sequence[ReconstructionPair], concept_of: Mapping[str, str], copied: Mapping[Path, tuple[str, str]], method: str, seed: int
+) -> list[PairRow]:
+    """The rows of pairs whose images are copied (path in the release and hash), split by concept and reference image."""
+    infos = {
+        pair.key: PairInfo(pair.key, pair.method or method, concept_of[pair.key], copied[pair.reference][1], copied[pair.reconstruction][1])
+        for pair in pairs
+    }
+    split_of = split_pairs(infos.values(), seed=seed)
+    rows = []
+    for pair in pairs:
+        info = infos[pair.key]
+        rank, candidate = _rank(pair)
+        row = {
+            "pair_id": pair.key,
+            "method": info.method,
+            "subject": pair.subject,
+            "concept": info.concept,
+            "rank": rank,
+            "candidate": candidate,
+            "reference": copied[pair.reference][0],
+            "reconstruction": copied[pair.reconstruction][0],
+            "reference_sha256": info.reference_sha256,
+            "reconstruction_sha256": info.reconstruction_sha256,
+            "split": split_of[pair.key],
+        }
+        rows.append(PairRow.model_validate(row))
+    return rows
 
 
 def add_annotations(base: Release, answers: Mapping[str, list[AnnotationRow]], out: Path, *, release: str) -> Release:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -71,6 +71,9 @@ class _Raw(NamedTuple):
     reconstruction: Path
 
 
+_Answers = dict[str, tuple[str, dict[str, AnswerItem]]]  # of one annotator, by pair id: hash of the settings, answers by question
+
+
 def composition(pairs: Iterable[PairRow]) -> dict[str, Composition]:
     """Pairs, subjects and concepts by method, as table 8 counts them."""
     by_method: dict[str, list[PairRow]] = defaultdict(list)
@@ -121,33 +124,16 @@ def import_published(
     if abstract not in ("drop", "keep"):
         raise ReleaseError(f'abstract {abstract!r} is unknown: take "drop" or "keep"')
     raw: dict[str, _Raw] = {}
-    answers: dict[str, dict[str, tuple[str, dict[str, AnswerItem]]]] = {}
+    answers: dict[str, _Answers] = {}
     changed: dict[str, int] = {}
     for annotator, folder in runs.items():
-        settings = _run_settings(Path(folder), annotator, parser)
-        answers[annotator], differing = {}, 0
-        for where, row in _score_rows(Path(folder)):
-            pair = _raw_pair(row, Path(images), where)
-            if raw.setdefault(pair.pair_id, pair) != pair:
-                raise ReleaseError(
-                    f"{where}: pair {pair.pair_id!r} has other images or routing than in an earlier run: {pair} and {raw[pair.pair_id]}"
-                )
-            if pair.pair_id in answers[annotator]:
-                raise ReleaseError(f"{where}: pair {pair.pair_id!r} is there twice")
-            items, n = _items(row, parser)
-            answers[annotator][pair.pair_id] = (settings, items)
-            differing += n
-        changed[annotator] = differing
+        answers[annotator], changed[annotator] = _read_run(Path(folder), annotator, Path(images), parser, raw)
     kept = {pair_id: pair for pair_id, pair in sorted(raw.items()) if abstract == "keep" or pair.routing != "abstract"}
     if not kept:
         raise ReleaseError(f"no pair in the runs {[str(folder) for folder in runs.values()]}")
 
     with new_folder(out) as work:
-        copied: dict[Path, tuple[str, str]] = {}
-        for pair in tqdm(kept.values(), desc="images", disable=not progress):
-            for role, path in (("references", pair.reference), ("reconstructions", pair.reconstruction)):
-                if path not in copied:
-                    copied[path] = copy_image(path, work, role)
+        copied = _copy_images(kept.values(), work, progress)
         rows = _pair_rows(kept, copied, split_rule, seed)
         header = Header(
             release=release,
@@ -158,19 +144,55 @@ def import_published(
             split_seed=seed,
             notes=f"Replies read by the parser {parser!r}; abstract pairs: {abstract}.",
         )
-        annotations = (
-            AnnotationRow(pair_id=pair_id, annotator=annotator, prompt_version="published", settings_hash=settings, answers=items)
-            for annotator, of_one in answers.items()
-            for pair_id, (settings, items) in sorted(of_one.items())
-            if pair_id in kept
-        )
-        write_release(work, header, rows, annotations)
+        write_release(work, header, rows, _annotations(answers, kept))
     written = read_release(out)
-    invalid = Counter(dict.fromkeys(runs, 0))
-    for annotation in written.annotations:
-        invalid[annotation.annotator] += sum(not item.valid for item in annotation.answers.values())
     missing = {name: sum(pair_id not in answers[name] for pair_id in kept) for name in runs}
-    return ImportReport(written, len(raw) - len(kept), dict(invalid), changed, missing)
+    return ImportReport(written, len(raw) - len(kept), _invalid(written, runs), changed, missing)
+
+
+def _annotations(answers: Mapping[str, _Answers], kept: Collection[str]) -> Iterator[AnnotationRow]:
+    """The answers about the pairs that are kept, by annotator and then by pair id."""
+    for annotator, of_one in answers.items():
+        for pair_id, (settings, items) in sorted(of_one.items()):
+            if pair_id in kept:
+                yield AnnotationRow(pair_id=pair_id, annotator=annotator, prompt_version="published", settings_hash=settings, answers=items)
+
+
+def _invalid(release: Release, annotators: Iterable[str]) -> dict[str, int]:
+    """How many answers could not be read, by annotator."""
+    counts = dict.fromkeys(annotators, 0)
+    for annotation in release.annotations:
+        counts[annotation.annotator] += sum(not item.valid for item in annotation.answers.values())
+    return counts
+
+
+def _read_run(folder: Path, annotator: str, images: Path, parser: Parser, raw: dict[str, _Raw]) -> tuple[_Answers, int]:
+    """The answers of one run by pair id, and how many differ from those that the pipeline noted; its pairs are added to `raw`."""
+    settings = _run_settings(folder, annotator, parser)
+    answers: _Answers = {}
+    differing = 0
+    for where, row in _score_rows(folder):
+        pair = _raw_pair(row, images, where)
+        if raw.setdefault(pair.pair_id, pair) != pair:
+            raise ReleaseError(
+                f"{where}: pair {pair.pair_id!r} has other images or routing than in an earlier run: {pair} and {raw[pair.pair_id]}"
+            )
+        if pair.pair_id in answers:
+            raise ReleaseError(f"{where}: pair {pair.pair_id!r} is there twice")
+        items, n = _items(row, parser)
+        answers[pair.pair_id] = (settings, items)
+        differing += n
+    return answers, differing
+
+
+def _copy_images(pairs: Collection[_Raw], work: Path, progress: bool) -> dict[Path, tuple[str, str]]:
+    """Each image's path below `work` and hash; see `copy_image`."""
+    copied: dict[Path, tuple[str, str]] = {}
+    for pair in tqdm(pairs, desc="images", disable=not progress):
+        for role, path in (("references", pair.reference), ("reconstructions", pair.reconstruction)):
+            if path not in copied:
+                copied[path] = copy_image(path, work, role)
+    return copied
 
 
 def _pair_rows(kept: dict[str, _Raw], copied: dict[Path, tuple[str, str]], rule: SplitRule, seed: int) -> list[PairRow]:

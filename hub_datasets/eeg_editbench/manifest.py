@@ -131,17 +131,7 @@ def read_release(folder: Path | str) -> Release:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise ManifestError(f"{folder} is not a folder: give the folder that holds {MANIFEST} and its images")
-    try:
-        text = read_data(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
-    except (FileNotFoundError, ValueError) as error:
-        raise ManifestError(f"{error}; a release folder holds {MANIFEST} and the images that it names") from None
-
-    rows: list[tuple[int, ReleaseRow | SourceRow | EditRow]] = []
-    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would also break at a U+2028 within a text
-        if line.strip():
-            rows.append((number, _parse(line, f"{path}, row {number}")))
+    rows = _read_rows(path)
     if not rows or not isinstance(rows[0][1], ReleaseRow):
         raise ManifestError(f'{path}: the first row must be {{"row": "release", ...}}')
     header = rows[0][1]
@@ -161,26 +151,40 @@ def read_release(folder: Path | str) -> Release:
             if row.edit_id in edits:
                 raise ManifestError(f"{where}: edit_id {row.edit_id!r} is there twice; make it unique")
             edits[row.edit_id] = row
-        for image in (row.image, getattr(row, "null_image", None)):
-            if image is not None:
-                _check_file(folder, image, where)
-                if (file := posixpath.normpath(image)) in images:
-                    raise ManifestError(f"{where}: image {image!r} already belongs to {images[file]}; each row has its own file")
-                images[file] = f"row {number}"
+        for image in _images(row):
+            _check_file(folder, image, where)
+            if (file := posixpath.normpath(image)) in images:
+                raise ManifestError(f"{where}: image {image!r} already belongs to {images[file]}; each row has its own file")
+            images[file] = f"row {number}"
 
     for number, row in rows[1:]:
         if isinstance(row, EditRow):
-            where = f"{path}, row {number}"
-            if row.concept not in sources:
-                raise ManifestError(f"{where}: edit {row.edit_id!r} is of concept {row.concept!r}, which has no source row")
-            if row.target_concept == row.concept:
-                raise ManifestError(f"{where}: edit {row.edit_id!r} replaces {row.concept!r} by itself")
+            _check_concepts(row, sources, f"{path}, row {number}")
     if not sources:
         raise ManifestError(f"{path}: no source row")
     with_null = sum(source.null_image is not None for source in sources.values())
     if with_null not in (0, len(sources)):
         raise ManifestError(f"{path}: {with_null} of {len(sources)} sources have a null_image; give all or none")
     return Release(folder, header, tuple(sources.values()), tuple(edits.values()))
+
+
+def _read_rows(path: Path) -> list[tuple[int, ReleaseRow | SourceRow | EditRow]]:
+    """The rows of a manifest with their numbers from 1; blank lines are left out."""
+    try:
+        text = read_data(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
+    except (FileNotFoundError, ValueError) as error:
+        raise ManifestError(f"{error}; a release folder holds {MANIFEST} and the images that it names") from None
+    lines = enumerate(text.split("\n"), start=1)  # splitlines() would also break at a U+2028 within a text
+    return [(number, _parse(line, f"{path}, row {number}")) for number, line in lines if line.strip()]
+
+
+def _check_concepts(edit: EditRow, sources: dict[str, SourceRow], where: str) -> None:
+    if edit.concept not in sources:
+        raise ManifestError(f"{where}: edit {edit.edit_id!r} is of concept {edit.concept!r}, which has no source row")
+    if edit.target_concept == edit.concept:
+        raise ManifestError(f"{where}: edit {edit.edit_id!r} replaces {edit.concept!r} by itself")
 
 
 def read_release_image(release: Release, relative: str, owner: str) -> bytes:

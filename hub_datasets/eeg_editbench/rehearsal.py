@@ -11,7 +11,8 @@ the number of concepts.
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -201,21 +202,29 @@ def _values(stamp: Stamp, family: str, subtype: str | None, scene: str, rng: np.
 def _target(stamp: Stamp, level: str, concepts: list[Stamp], used: set[str], rng: np.random.Generator) -> Stamp:
     """Another concept: near = of the same folder, medium = of another folder in the same kind of scene, far = of another category."""
     free = [other for other in concepts if other.kind not in used]
-    near = [other for other in free if other.group == stamp.group]
-    kin = [other for other in free if other.category == stamp.category and other not in near]
-    same_role = [other for other in free if other.stands == stamp.stands and set(other.scenes) & set(stamp.scenes)]
-    role = [other for other in same_role if other.group != stamp.group]
-    far = [other for other in free if other.category != stamp.category]
-    choices = {
-        "near": near or kin or free,
-        "medium": [other for other in kin if other in role] or kin or role or free,
-        "far": [other for other in far if other.stands == stamp.stands] or far or free,
+    preferences: tuple[Callable[[Stamp], bool], ...] = {
+        "near": (lambda other: other.group == stamp.group, partial(_is_kin, stamp)),
+        "medium": (lambda other: _is_kin(stamp, other) and _has_role(stamp, other), partial(_is_kin, stamp), partial(_has_role, stamp)),
+        "far": (
+            lambda other: other.category != stamp.category and other.stands == stamp.stands,
+            lambda other: other.category != stamp.category,
+        ),
     }[level]
+    choices = next(filter(None, ([other for other in free if fits(other)] for fits in preferences)), free)
     if not choices:
         raise ValueError(f"{stamp.kind!r} has no other concept left as an identity target: ask for more concepts")
     chosen = choices[int(rng.integers(len(choices)))]
     used.add(chosen.kind)
     return chosen
+
+
+def _is_kin(stamp: Stamp, other: Stamp) -> bool:
+    return other.category == stamp.category and other.group != stamp.group
+
+
+def _has_role(stamp: Stamp, other: Stamp) -> bool:
+    """Whether a stamp of another folder stands or lies as this one does, and in the same kind of scene."""
+    return other.group != stamp.group and other.stands == stamp.stands and bool(set(other.scenes) & set(stamp.scenes))
 
 
 # The release ----------------------------------------------------------------------------------------------------------------------------
@@ -347,6 +356,11 @@ def build_training_images(
         label="training images",
     )
     raise_if_failed(report, "training images")
+    return _write_training_tables(folder, items)
+
+
+def _write_training_tables(folder: Path, items: dict[str, tuple[EditItem, str]]) -> Path:
+    """``training_edits.jsonl`` and then ``training.jsonl``, whose path is returned; `items` by image, sources before their edits."""
     pictures, edited, source_of = [], [], {}
     for image, (item, key) in items.items():
         if item.family == "source":

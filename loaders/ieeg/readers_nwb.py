@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +35,7 @@ def open_byd(root: Path, recording_id: str) -> H5MatrixRecording:
     match = re.fullmatch(r"sub-CS(\d+)_ses-P\d+CSR(\d+)", recording_id)
     if not match:
         raise ValueError(f"recording {recording_id!r} of kelesbyd2024: expected an id like sub-CS41_ses-P41CSR1")
-    folder = root / recording_id.partition("_")[0]
-    found = sorted(path for place in (folder, root) if place.is_dir() for path in place.glob(f"{recording_id}[._]*nwb"))
-    if not found:
-        raise FileNotFoundError(f"{folder} has no {recording_id}*.nwb: 'dandi download DANDI:000623'")
-    path = found[0]
+    path = _find(root, recording_id)
     with open_h5(path) as f:
         if SERIES not in f or "data" not in f[SERIES]:
             raise ValueError(f"{path} has no {SERIES}/data: this session has no macro-electrode recording")
@@ -49,14 +47,7 @@ def open_byd(root: Path, recording_id: str) -> H5MatrixRecording:
         rows = np.asarray(series["electrodes"][:], dtype=int)
         if len(rows) != data.shape[1]:
             raise ValueError(f"{path}: {SERIES}/data has {data.shape[1]} channels and {len(rows)} electrodes")
-        table = f.get(ELECTRODES, {})
-        if missing := [name for name in ("origchannel_name", "x", "y", "z") if name not in table]:
-            raise ValueError(f"{path}: {ELECTRODES} lacks the columns {', '.join(missing)}; it has {', '.join(table) or 'none'}")
-        names = np.array(text(table["origchannel_name"][:]))[rows]
-        columns = np.array([i for i, name in enumerate(names) if name[1:4] in REGIONS], dtype=int)
-        if not len(columns):
-            raise ValueError(f"{path}: none of its {len(names)} macro channels is in {', '.join(REGIONS)} (letters 2 to 4 of the name)")
-        xyz = np.stack([np.asarray(table[axis][:], dtype=np.float64)[rows] for axis in "xyz"], axis=1)[columns]
+        columns, kept, xyz = _channels(f.get(ELECTRODES, {}), rows, path)
         factor = _factor(series, path, columns)
         offset = float(data.attrs.get("offset", 0.0)) * _unit_factor(data, path)
         begin, end = _film(f, path)
@@ -65,7 +56,6 @@ def open_byd(root: Path, recording_id: str) -> H5MatrixRecording:
     last = min(n, int(np.floor((end + MARGIN_S - origin) * rate + 1e-6)) + 1)
     if last <= first:
         raise ValueError(f"{path}: the film ({begin:g} to {end:g} s) lies outside the LFP ({origin:g} to {origin + n / rate:g} s)")
-    kept = tuple(names[columns])
     return H5MatrixRecording(
         dataset="kelesbyd2024",
         recording_id=recording_id,
@@ -85,6 +75,30 @@ def open_byd(root: Path, recording_id: str) -> H5MatrixRecording:
         key=f"{SERIES}/data",
         columns=columns,
     )
+
+
+def _find(root: Path, recording_id: str) -> Path:
+    folder = root / recording_id.partition("_")[0]
+    files = sorted(path for place in (folder, root) if place.is_dir() for path in place.glob(f"{recording_id}[._]*nwb"))
+    if not files:
+        raise FileNotFoundError(f"{folder} has no {recording_id}*.nwb: 'dandi download DANDI:000623'")
+    return files[0]
+
+
+def _channels(table: Mapping[str, Any], rows: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+    """The columns of the LFP in `REGIONS`: their numbers (C,), names, and MNI coordinates (C, 3) as the table of electrodes has them.
+
+    Args:
+        table: of electrodes. rows: (n,) the row there of each column. path: of the file, for errors.
+    """
+    if missing := [name for name in ("origchannel_name", "x", "y", "z") if name not in table]:
+        raise ValueError(f"{path}: {ELECTRODES} lacks the columns {', '.join(missing)}; it has {', '.join(table) or 'none'}")
+    names = np.array(text(table["origchannel_name"][:]))[rows]
+    columns = np.array([i for i, name in enumerate(names) if name[1:4] in REGIONS], dtype=int)
+    if not len(columns):
+        raise ValueError(f"{path}: none of its {len(names)} macro channels is in {', '.join(REGIONS)} (letters 2 to 4 of the name)")
+    xyz = np.stack([np.asarray(table[axis][:], dtype=np.float64)[rows] for axis in "xyz"], axis=1)[columns]
+    return columns, tuple(names[columns]), xyz
 
 
 def _clock(series: object, path: Path) -> tuple[float, float]:

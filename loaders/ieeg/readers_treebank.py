@@ -74,13 +74,7 @@ def open_treebank(root: Path, subject: int, trial: int, tier: Literal["lite", "f
     labels = [clean(label) for label in _json(labels_file)]
     keys = {label: f"electrode_{i}" for i, label in enumerate(labels)}
     corrupted = {clean(label) for label in _json(root / "corrupted_elec.json").get(f"sub_{subject}", [])}
-    usable = [e for e in labels if e not in corrupted and not e.upper().startswith(("DC", "TRIG"))]
-    if tier == "lite":
-        if subject not in lite_electrodes():
-            raise ValueError(f"Neuroprobe's tier lite has no subject {subject}; it has {', '.join(map(str, lite_electrodes()))}")
-        kept = [e for e in lite_electrodes()[subject] if e in set(usable)]
-    else:
-        kept = usable
+    kept = _of_tier([e for e in labels if e not in corrupted and not e.upper().startswith(("DC", "TRIG"))], subject, tier)
     if not kept:
         raise ValueError(f"{labels_file}: none of its {len(labels)} electrodes is in tier {tier} of subject {subject}")
     with open_h5(path) as f:
@@ -106,6 +100,15 @@ def open_treebank(root: Path, subject: int, trial: int, tier: Literal["lite", "f
         path=path,
         keys=tuple(keys[e] for e in kept),
     )
+
+
+def _of_tier(usable: list[str], subject: int, tier: Literal["lite", "full"]) -> list[str]:
+    """The electrodes of a tier among the usable ones, in its order."""
+    if tier != "lite":
+        return usable
+    if subject not in lite_electrodes():
+        raise ValueError(f"Neuroprobe's tier lite has no subject {subject}; it has {', '.join(map(str, lite_electrodes()))}")
+    return [e for e in lite_electrodes()[subject] if e in set(usable)]
 
 
 def _json(path: Path) -> Any:

@@ -185,17 +185,7 @@ def read_recording(path: Path, channels: Path | None = None) -> mne.io.BaseRaw:
     if (problem := missing_content(path)) is not None:
         raise ValueError(problem)
     table = {row["name"]: row for row in read_tsv(channels)} if channels is not None else {}
-    with path.open("rb") as f:
-        head = f.read(64)
-    readers: list[tuple[bool, Callable]] = [
-        (b"Brain Vision Data Exchange Header" in head or b"BrainVision Data Exchange Header" in head, mne.io.read_raw_brainvision),
-        (head.startswith(b"\xffBIOSEMI"), mne.io.read_raw_bdf),
-        (head.startswith(b"0       "), mne.io.read_raw_edf),
-        (head.startswith((b"MATLAB 5.0", b"MATLAB 7", b"\x89HDF")), mne.io.read_raw_eeglab),
-    ]
-    reader = next((reader for fits, reader in readers if fits), None)
-    if reader is None:
-        raise ValueError(f"{path} is no BrainVision header, BDF, EDF or EEGLAB file (it starts with {head[:20]!r})")
+    reader = _reader(path)
     try:
         raw = reader(path, preload=False, verbose="error")
         stated = getattr(raw, "_orig_units", {})
@@ -216,6 +206,23 @@ def read_recording(path: Path, channels: Path | None = None) -> mne.io.BaseRaw:
         types = {name: _TYPES[row["type"]] for name, row in table.items() if row.get("type") in _TYPES}
         raw.set_channel_types({name: kind for name, kind in types.items() if raw.get_channel_types([name]) != [kind]}, verbose="error")
     return raw
+
+
+def _reader(path: Path) -> Callable:
+    """MNE's function for the format that the first bytes of a recording tell."""
+    import mne
+
+    with path.open("rb") as f:
+        head = f.read(64)
+    if b"Brain Vision Data Exchange Header" in head or b"BrainVision Data Exchange Header" in head:
+        return mne.io.read_raw_brainvision
+    if head.startswith(b"\xffBIOSEMI"):
+        return mne.io.read_raw_bdf
+    if head.startswith(b"0       "):
+        return mne.io.read_raw_edf
+    if head.startswith((b"MATLAB 5.0", b"MATLAB 7", b"\x89HDF")):
+        return mne.io.read_raw_eeglab
+    raise ValueError(f"{path} is no BrainVision header, BDF, EDF or EEGLAB file (it starts with {head[:20]!r})")
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------- runs
@@ -245,11 +252,15 @@ def find_runs(root: Path) -> list[RunFiles]:
             elif suffix == "eeg" and ending == "json" and not below:
                 files.sidecar = path
     for files in runs.values():
-        for paths in (files.recordings, files.originals):
-            paths.sort(key=lambda path: _RECORDINGS.index(path.suffix[1:]))
-            headers = {path.stem for path in paths if path.suffix == ".vhdr"}
-            paths[:] = [path for path in paths if path.suffix != ".eeg" or path.stem not in headers]
+        files.recordings, files.originals = _by_preference(files.recordings), _by_preference(files.originals)
     return [runs[key] for key in sorted(runs, key=lambda key: (key[0], key[1], key[2] != "test", key[3]))]
+
+
+def _by_preference(recordings: list[Path]) -> list[Path]:
+    """In the order of `_RECORDINGS`, without the BrainVision signals whose header is among them."""
+    headers = {path.stem for path in recordings if path.suffix == ".vhdr"}
+    whole = [path for path in recordings if path.suffix != ".eeg" or path.stem not in headers]
+    return sorted(whole, key=lambda path: _RECORDINGS.index(path.suffix[1:]))
 
 
 def missing_runs(runs: list[RunFiles]) -> list[str]:

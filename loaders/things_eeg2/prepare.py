@@ -225,22 +225,16 @@ def _hash_of(path: Path) -> dict[str, str]:
 def _layout(pieces: list[Piece], partition: Partition, settings: PrepareSettings) -> Layout:
     """Choose the repetitions of every image and session, and say where each goes."""
     keep = settings.repetitions(partition)
-    trials_of: dict[int, dict[int, np.ndarray]] = {}  # session -> image -> its trials
-    total = 0
-    for session in sorted(settings.sessions):
-        images = np.concatenate([piece.images for piece in pieces if (piece.partition, piece.session) == (partition, session)])
-        order = np.argsort(images, kind="stable")
-        numbers, starts = np.unique(images[order], return_index=True)
-        trials_of[session] = dict(zip(numbers.tolist(), np.split(order, starts[1:])))
-        total += len(images)
+    trials_of = _trials_of(pieces, partition, settings.sessions)
+    total = sum(len(indices) for trials in trials_of.values() for indices in trials.values())
     appears = Counter(image for trials in trials_of.values() for image in trials)
     # Every test image is shown in each session, every training image in the same number of them (two of four).
     n_sessions = len(settings.sessions) if partition == "test" else Counter(appears.values()).most_common(1)[0][0]
     few = {
-        image: f"{len(trials[image])} of {keep} in session {session}"
+        image: f"{len(indices)} of {keep} in session {session}"
         for session, trials in trials_of.items()
-        for image in trials
-        if len(trials[image]) < keep
+        for image, indices in trials.items()
+        if len(indices) < keep
     }
     few |= {image: f"in {n} of {n_sessions} sessions" for image, n in appears.items() if n != n_sessions}
     if few and (settings.incomplete == "error" or len(few) == len(appears)):
@@ -259,6 +253,17 @@ def _layout(pieces: list[Piece], partition: Partition, settings: PrepareSettings
         seen.update(here)
         parts[session] = Part(np.array(here, dtype=int), chosen, np.searchsorted(images, here), column[slots])
     return Layout(images, n_repetitions, parts, total - n_repetitions * len(images), sorted(few))
+
+
+def _trials_of(pieces: list[Piece], partition: Partition, sessions: Iterable[int]) -> dict[int, dict[int, np.ndarray]]:
+    """By session and image number, the indices of the image's trials among all of the session, ascending."""
+    trials_of = {}
+    for session in sorted(sessions):
+        images = np.concatenate([piece.images for piece in pieces if (piece.partition, piece.session) == (partition, session)])
+        order = np.argsort(images, kind="stable")
+        numbers, starts = np.unique(images[order], return_index=True)
+        trials_of[session] = dict(zip(numbers.tolist(), np.split(order, starts[1:])))
+    return trials_of
 
 
 def _choose(trials: np.ndarray, keep: int, settings: PrepareSettings) -> np.ndarray:

@@ -149,20 +149,25 @@ def _open_bids(path: Path) -> Source | None:
             raise ValueError(f"{path} is a BIDS data set with the tasks {tasks}; THINGS-EEG2 has 'train' and 'test'")
         return None
     subjects = sorted({run.subject for run in runs})
-    file = (root.parent if originals else root) / "dataset_description.json"
-    about = _json(file) if file.is_file() else {}
-    simulated = "simulated" in str(about.get("Name", "")).lower()
-    generators = about.get("GeneratedBy") if simulated else None
-    designs = [g["Design"] for g in generators or () if isinstance(g, dict) and isinstance(g.get("Design"), dict)]
+    simulated, design = _simulation((root.parent if originals else root) / "dataset_description.json")
     return Source(
         path,
         BIDS_ORIGINALS if originals else BIDS,
         "runs",
         subjects,
         simulated,
-        designs[0] if designs else None,
+        design,
         _runs=lambda subject: bids_runs([run for run in runs if run.subject == subject], originals=originals),
     )
+
+
+def _simulation(file: Path) -> tuple[bool, dict[str, Any] | None]:
+    """Whether a ``dataset_description.json`` says that the data are simulated, and the design that it states for them."""
+    about = _json(file) if file.is_file() else {}
+    if "simulated" not in str(about.get("Name", "")).lower():
+        return False, None
+    designs = [g["Design"] for g in about.get("GeneratedBy") or () if isinstance(g, dict) and isinstance(g.get("Design"), dict)]
+    return True, designs[0] if designs else None
 
 
 # ------------------------------------------------------------------------------------------------------------------------ folders, files

@@ -89,20 +89,7 @@ def store_epochs(
             (folder / INFO).unlink(missing_ok=True)
         elif (first := described["train"]).subject != epochs.subject or first.ch_names != wanted or first.unit != epochs.unit:
             raise ValueError(f"{source}: train and test differ in subject, channels or unit")
-        shape = (*epochs.data.shape[:2], len(picks), epochs.data.shape[3])
-        with reserved_array(folder / f"{partition}.npy", shape) as out:
-            for start in range(0, len(out), _IMAGES_A_BLOCK):
-                block = np.asarray(epochs.data[start : start + _IMAGES_A_BLOCK])[:, :, picks]
-                if not np.isfinite(block).all():
-                    row = start + int(np.nonzero(~np.isfinite(block).all(axis=(1, 2, 3)))[0][0])
-                    raise ValueError(f"{source}: {partition} image {epochs.images[row]} has NaN or infinite values")
-                out[start : start + _IMAGES_A_BLOCK] = block
-        for name, values, dtype in (("images", epochs.images, np.int32), ("sessions", epochs.sessions, np.int8)):
-            path = folder / f"{partition}_{name}.npy"
-            path.unlink(missing_ok=True)
-            if values is not None:
-                with reserved_array(path, np.shape(values), dtype) as out:
-                    out[...] = values
+        _write_arrays(folder, epochs, picks, source)
         described[partition] = replace(
             epochs, data=np.load(folder / f"{partition}.npy", mmap_mode="r", allow_pickle=False), ch_names=wanted, settings=settings
         )
@@ -111,3 +98,22 @@ def store_epochs(
     write_info(folder, described, source=source)
     (folder / WORK).rmdir()
     return folder
+
+
+def _write_arrays(folder: Path, epochs: Epochs, picks: Sequence[int], source: str) -> None:
+    """Epochs of the channels `picks`, image numbers and, where they are known, sessions."""
+    partition = epochs.partition
+    shape = (*epochs.data.shape[:2], len(picks), epochs.data.shape[3])
+    with reserved_array(folder / f"{partition}.npy", shape) as out:
+        for start in range(0, len(out), _IMAGES_A_BLOCK):
+            block = np.asarray(epochs.data[start : start + _IMAGES_A_BLOCK])[:, :, picks]
+            if not np.isfinite(block).all():
+                row = start + int(np.nonzero(~np.isfinite(block).all(axis=(1, 2, 3)))[0][0])
+                raise ValueError(f"{source}: {partition} image {epochs.images[row]} has NaN or infinite values")
+            out[start : start + _IMAGES_A_BLOCK] = block
+    for name, values, dtype in (("images", epochs.images, np.int32), ("sessions", epochs.sessions, np.int8)):
+        path = folder / f"{partition}_{name}.npy"
+        path.unlink(missing_ok=True)
+        if values is not None:
+            with reserved_array(path, np.shape(values), dtype) as out:
+                out[...] = values

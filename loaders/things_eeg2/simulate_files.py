@@ -119,43 +119,10 @@ def write_bids(
             write_bytes(folder / f"{name}_events.tsv.gz", gzip.compress(events, mtime=0))
         else:
             write_bytes(folder / f"{name}_events.tsv", events)
-        columns = [
-            "name",
-            "type",
-            "units",
-            "low_cutoff",
-            "high_cutoff",
-            "description",
-            "sampling_frequency",
-            "status",
-            "status_description",
-        ]
-        rows = [[ch, "EEG", "V", 0.09999996424359608, 100.0, "ElectroEncephaloGram", SFREQ_RAW, "good", "n/a"] for ch in RECORDING_ORDER]
-        write_bytes(folder / f"{name}_channels.tsv", _BOM + _table([columns, *rows]))
-        write_json(
-            folder / f"{name}_eeg.json",
-            {
-                "TaskName": run.partition,
-                "TaskDescription": NAME,
-                "SamplingFrequency": SFREQ_RAW,
-                "PowerLineFrequency": 50,
-                "EEGReference": "FCz (online); offline re-referenced as needed",  # as in the release, although FCz is a stored channel
-                "EEGGround": "AFz",
-                "EEGChannelCount": len(RECORDING_ORDER),
-                "RecordingType": "continuous",
-                "RecordingDuration": run.n_samples / SFREQ_RAW,
-                "SoftwareFilters": "n/a",
-            },
-        )
+        _write_sidecars(folder / name, run)
         scans.setdefault(run.session, []).append([f"eeg/{name}_eeg.{'bdf' if format == 'bdf' else 'vhdr'}", "n/a"])
-    position = dict(zip(channel_names(), channel_positions().tolist()))
     for session, rows in scans.items():
-        stem = root / f"sub-{model.subject:02d}" / f"ses-{session:02d}"
-        prefix = f"sub-{model.subject:02d}_ses-{session:02d}"
-        electrodes = [["name", "x", "y", "z", "impedance"], *([ch, *position[ch], "n/a"] for ch in RECORDING_ORDER)]
-        write_bytes(stem / "eeg" / f"{prefix}_space-CapTrak_electrodes.tsv", _BOM + _table(electrodes))
-        write_json(stem / "eeg" / f"{prefix}_space-CapTrak_coordsystem.json", {"EEGCoordinateSystem": "CapTrak", "EEGCoordinateUnits": "m"})
-        write_bytes(stem / f"{prefix}_scans.tsv", _BOM + _table([["filename", "acq_time"], *rows]))
+        _write_session(root, model.subject, session, rows)
 
 
 def _write_root(root: Path, subject: int, design: Mapping[str, Any] | None) -> None:
@@ -165,6 +132,37 @@ def _write_root(root: Path, subject: int, design: Mapping[str, Any] | None) -> N
     subjects = {int(p.name[4:]) for p in root.glob("sub-*")} | {subject}
     rows = [["participant_id", "age", "sex"], *([f"sub-{number:02d}", "n/a", "n/a"] for number in sorted(subjects))]
     write_bytes(root / "participants.tsv", _table(rows))
+
+
+def _write_sidecars(stem: Path, run: RunSchedule) -> None:
+    """``STEM_channels.tsv`` and ``STEM_eeg.json`` of a recording."""
+    columns = "name type units low_cutoff high_cutoff description sampling_frequency status status_description".split()
+    rows = [[ch, "EEG", "V", 0.09999996424359608, 100.0, "ElectroEncephaloGram", SFREQ_RAW, "good", "n/a"] for ch in RECORDING_ORDER]
+    write_bytes(stem.with_name(f"{stem.name}_channels.tsv"), _BOM + _table([columns, *rows]))
+    about = {
+        "TaskName": run.partition,
+        "TaskDescription": NAME,
+        "SamplingFrequency": SFREQ_RAW,
+        "PowerLineFrequency": 50,
+        "EEGReference": "FCz (online); offline re-referenced as needed",  # as in the release, although FCz is a stored channel
+        "EEGGround": "AFz",
+        "EEGChannelCount": len(RECORDING_ORDER),
+        "RecordingType": "continuous",
+        "RecordingDuration": run.n_samples / SFREQ_RAW,
+        "SoftwareFilters": "n/a",
+    }
+    write_json(stem.with_name(f"{stem.name}_eeg.json"), about)
+
+
+def _write_session(root: Path, subject: int, session: int, scans: list[list[Any]]) -> None:
+    """What a session states of all its recordings: electrodes, their coordinate system, the list of files."""
+    stem = root / f"sub-{subject:02d}" / f"ses-{session:02d}"
+    prefix = f"sub-{subject:02d}_ses-{session:02d}"
+    position = dict(zip(channel_names(), channel_positions().tolist()))
+    electrodes = [["name", "x", "y", "z", "impedance"], *([ch, *position[ch], "n/a"] for ch in RECORDING_ORDER)]
+    write_bytes(stem / "eeg" / f"{prefix}_space-CapTrak_electrodes.tsv", _BOM + _table(electrodes))
+    write_json(stem / "eeg" / f"{prefix}_space-CapTrak_coordsystem.json", {"EEGCoordinateSystem": "CapTrak", "EEGCoordinateUnits": "m"})
+    write_bytes(stem / f"{prefix}_scans.tsv", _BOM + _table([["filename", "acq_time"], *scans]))
 
 
 def _table(rows: Iterable[Iterable[Any]]) -> bytes:

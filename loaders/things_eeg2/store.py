@@ -195,43 +195,53 @@ def load_epochs(root: Path, subject: int, partition: Partition, *, verify: bool 
 def _wrong_fields(info: dict[str, Any], folder: Path) -> Iterator[tuple[str, str, Any]]:
     """(field, what it must be, what it is) of every field of an ``info.json`` that is missing or wrong."""
     name = re.fullmatch(r"sub-(\d+)", folder.resolve().name)
-    subject: Any
-    ch_names: Any
-    times: Any
-    sfreq: Any
-    subject, ch_names, times, sfreq = (info.get(key) for key in ("subject", "ch_names", "times", "sfreq"))
+    subject, ch_names, times = (info.get(key) for key in ("subject", "ch_names", "times"))
     if type(info.get("schema_version")) is not int or info["schema_version"] != SCHEMA_VERSION:
         yield "schema_version", f"the number {SCHEMA_VERSION}", repr(info.get("schema_version"))
     if type(subject) is not int or subject < 1 or (name and subject != int(name[1])):
         yield "subject", f"the number of the folder {folder.name}", repr(subject)
+    yield from _wrong_channels(ch_names)
+    yield from _wrong_clock(info.get("sfreq"), times)
+    yield from _wrong_origin(info)
+    partitions = info.get("partitions")
+    if not isinstance(partitions, dict) or not partitions or not set(partitions) <= set(PARTITIONS):
+        yield "partitions", f"an object with {' and '.join(PARTITIONS)}, or one of them", partitions
+        return
+    sizes = tuple(len(value) if isinstance(value, list) else 0 for value in (ch_names, times))
+    for partition, part in partitions.items():
+        yield from _wrong_partition(f"partitions.{partition}", part, sizes)
+
+
+def _wrong_channels(ch_names: Any) -> Iterator[tuple[str, str, Any]]:
     if not _is_list(ch_names, str) or len(set(ch_names)) < len(ch_names) or not all(ch_names):
         yield "ch_names", "a list of names, each once", ch_names
+
+
+def _wrong_clock(sfreq: Any, times: Any) -> Iterator[tuple[str, str, Any]]:
     if type(sfreq) not in (int, float) or not sfreq > 0:
         yield "sfreq", "a number of Hz above 0", sfreq
     elif not _is_list(times, (int, float)) or not np.allclose(np.diff(times), 1 / sfreq, rtol=0, atol=1e-2 / sfreq):
         yield "times", f"seconds in steps of 1/{sfreq:g}", times
+
+
+def _wrong_origin(info: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Unit, source and settings."""
     for key, kind in (("unit", str), ("source", str), ("settings", dict)):
         if not isinstance(info.get(key), kind):
             yield key, "text" if kind is str else "an object", info.get(key)
     if isinstance(info.get("settings"), dict) and info.get("settings_hash") != sha256_json(info["settings"]):
         yield "settings_hash", f"the hash of settings, {sha256_json(info['settings'])}", info.get("settings_hash")
-    partitions = info.get("partitions")
-    if not isinstance(partitions, dict) or not partitions or not set(partitions) <= set(PARTITIONS):
-        yield "partitions", f"an object with {' and '.join(PARTITIONS)}, or one of them", partitions
-        return
-    for partition, part in partitions.items():
-        shape: Any
-        hashes: Any
-        shape, hashes = (part.get("shape"), part.get("sha256")) if isinstance(part, dict) else (None, None)
-        sizes = tuple(len(value) if isinstance(value, list) else 0 for value in (ch_names, times))
-        if not _is_list(shape, int) or len(shape) != 4 or min(shape) < 1 or tuple(shape[2:]) != sizes:
-            yield (
-                f"partitions.{partition}.shape",
-                f"[images, repetitions, {sizes[0]}, {sizes[1]}] for {sizes[0]} ch_names, {sizes[1]} times",
-                shape,
-            )
-        if not isinstance(hashes, dict) or not {"", "_images"} <= set(hashes) <= {"", "_images", "_sessions"}:
-            yield f"partitions.{partition}.sha256", "the hashes of its arrays ('', '_images', perhaps '_sessions')", hashes
+
+
+def _wrong_partition(name: str, part: Any, sizes: tuple[int, ...]) -> Iterator[tuple[str, str, Any]]:
+    """`sizes`: numbers of channels and times."""
+    shape: Any
+    hashes: Any
+    shape, hashes = (part.get("shape"), part.get("sha256")) if isinstance(part, dict) else (None, None)
+    if not _is_list(shape, int) or len(shape) != 4 or min(shape) < 1 or tuple(shape[2:]) != sizes:
+        yield f"{name}.shape", f"[images, repetitions, {sizes[0]}, {sizes[1]}] for {sizes[0]} ch_names, {sizes[1]} times", shape
+    if not isinstance(hashes, dict) or not {"", "_images"} <= set(hashes) <= {"", "_images", "_sessions"}:
+        yield f"{name}.sha256", "the hashes of its arrays ('', '_images', perhaps '_sessions')", hashes
 
 
 def _is_list(value: Any, kind: Any) -> bool:

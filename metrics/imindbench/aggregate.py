@@ -97,44 +97,49 @@ def make_table(cells: Cells, grid: Grid, pooling: str = "paper") -> Table:
 def _values(
     name: str, subset: str, units: tuple[Unit, ...], by_unit: dict[str, float], cells: Cells, scores: np.ndarray, pooling: str
 ) -> list[Value]:
-    found = []
     fixed = ("subset", subset)
-    tasks = sorted({unit.task for unit in units})
-    task_means: dict[str, list[float]] = {task: [] for task in tasks}
-    n_by_task = dict.fromkeys(tasks, 0)
-    means, n_total = [], 0
+    of_tasks: list[Value] = []  # each within one data set
+    of_datasets: list[Value] = []
+    found: list[Value] = []
     for dataset in DATASETS:
         own = [unit for unit in units if unit.dataset == dataset]
         if not own:
             continue
+        slice_ = (fixed, ("dataset", dataset))
         per_task = []
         for task in sorted({unit.task for unit in own}):
             x = _finite([by_unit[unit.id] for unit in own if unit.task == task])
-            found.append(_value(name, (fixed, ("dataset", dataset), ("task", task)), x))
-            if len(x):
-                per_task.append(float(x.mean()))
-                task_means[task].append(float(x.mean()))
-                n_by_task[task] += len(x)
-        x = _finite([by_unit[unit.id] for unit in own])
-        value = _value(name, (fixed, ("dataset", dataset)), x)
-        if len(x):
-            folds = _finite(scores[np.isin(cells.unit.astype(str), [unit.id for unit in own])])
-            value = value._replace(value=float(np.mean(per_task if pooling == "paper" else folds)))
-            if pooling == "released_code":
-                value = value._replace(sem=_sem(folds))
-        found.append(value)
-        means.append(value.value)
-        n_total += value.n
-    for task in tasks:
-        found.append(_value(name, (fixed, ("task", task)), np.array(task_means[task]))._replace(n=n_by_task[task]))
-    lacking = [dataset for dataset in DATASETS if not any(unit.dataset == dataset for unit in units)]
-    x = _finite(means)
+            per_task.append(_value(name, (*slice_, ("task", task)), x))
+        folds = _finite(scores[np.isin(cells.unit.astype(str), [unit.id for unit in own])])
+        whole = _dataset_value(_value(name, slice_, _finite([by_unit[unit.id] for unit in own])), per_task, folds, pooling)
+        found += [*per_task, whole]
+        of_tasks += per_task
+        of_datasets.append(whole)
+    for task in sorted({unit.task for unit in units}):
+        parts = [value for value in of_tasks if value.slice[-1] == ("task", task)]
+        means = np.array([value.value for value in parts if value.n])
+        found.append(_value(name, (fixed, ("task", task)), means)._replace(n=sum(value.n for value in parts)))
+    return [_overall(name, fixed, of_datasets), *found]
+
+
+def _dataset_value(over_units: Value, per_task: list[Value], folds: np.ndarray, pooling: str) -> Value:
+    """The value of a data set, pooled over its tasks or over its (n,) scored folds; `over_units` gives count and standard error."""
+    if not over_units.n:
+        return over_units
+    if pooling == "paper":
+        return over_units._replace(value=float(np.mean([value.value for value in per_task if value.n])))
+    return over_units._replace(value=float(np.mean(folds)), sem=_sem(folds))
+
+
+def _overall(name: str, fixed: tuple[str, str], of_datasets: list[Value]) -> Value:
+    """The unweighted mean of the three data sets; no value where one of them has none."""
+    n = sum(value.n for value in of_datasets)
+    lacking = [dataset for dataset in DATASETS if not any(("dataset", dataset) in value.slice for value in of_datasets)]
+    x = _finite([value.value for value in of_datasets])
     if lacking or len(x) < len(DATASETS):
         why = f"Overall is the mean of three data sets; without a score: {', '.join(lacking) or 'a data set whose units have none'}"
-        found.insert(0, Value(name, (fixed,), np.nan, np.nan, n_total, why))
-    else:
-        found.insert(0, _value(name, (fixed,), x)._replace(n=n_total))
-    return found
+        return Value(name, (fixed,), np.nan, np.nan, n, why)
+    return _value(name, (fixed,), x)._replace(n=n)
 
 
 def _finite(x: list[float] | np.ndarray) -> np.ndarray:

@@ -65,16 +65,7 @@ def compare_units(
     """
     if cluster not in CLUSTERS:
         raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, found {cluster!r}")
-    if other := sorted(set(first) ^ set(second)):
-        raise ValueError(f"{len(other)} units are in one run only ({', '.join(other[:5])}): compare runs of equal coverage")
-    if failed := sorted(u for u in first if np.isfinite(first[u]) != np.isfinite(second[u])):
-        raise ValueError(
-            f"{len(failed)} units have a score in one run only ({', '.join(failed[:5])}): run them again, or leave them out of both by name"
-        )
-    units = [u for u in grid.units if u.id in first and np.isfinite(first[u.id])]
-    if not units:
-        raise ValueError("no unit has a score in both runs")
-    left_out = tuple(u.id for u in grid.units if u.id in first and not np.isfinite(first[u.id]))
+    units, left_out = _scored_units(first, second, grid)
     difference = settled(np.array([first[u.id] - second[u.id] for u in units]), 1.0)
     found = []
     whole = [d for d in DATASETS if any(u.dataset == d for u in units)]
@@ -84,6 +75,20 @@ def compare_units(
         own = tuple(name for name in left_out if name.partition("/")[0] in datasets or label == "overall")
         found.append(_compare(label, [units[i] for i in keep], difference[keep], cluster, draws, seed)._replace(left_out=own))
     return found
+
+
+def _scored_units(first: Mapping[str, float], second: Mapping[str, float], grid: Grid) -> tuple[list[Unit], tuple[str, ...]]:
+    """The units with a score in both runs, and the ids of those with a score in neither; refuses any other pair of runs."""
+    if other := sorted(set(first) ^ set(second)):
+        raise ValueError(f"{len(other)} units are in one run only ({', '.join(other[:5])}): compare runs of equal coverage")
+    if failed := sorted(u for u in first if np.isfinite(first[u]) != np.isfinite(second[u])):
+        raise ValueError(
+            f"{len(failed)} units have a score in one run only ({', '.join(failed[:5])}): run them again, or leave them out of both by name"
+        )
+    units = [u for u in grid.units if u.id in first and np.isfinite(first[u.id])]
+    if not units:
+        raise ValueError("no unit has a score in both runs")
+    return units, tuple(u.id for u in grid.units if u.id in first and not np.isfinite(first[u.id]))
 
 
 def _compare(label: str, units: list[Unit], difference: np.ndarray, cluster: str, draws: int, seed: int) -> Comparison:

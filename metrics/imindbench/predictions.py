@@ -234,12 +234,7 @@ def score_cells(predictions: Predictions, grid: Grid, scores: str = "probabiliti
     if len(twice := np.flatnonzero(same)):
         raise ValueError(f"{name(cell[twice[0]])}: window {window[twice[0]]} is there twice in one split ({len(twice)} duplicates in all)")
     cells, starts = np.unique(cell, return_index=True)
-    units = np.unique(cells // len(FOLDS))
-    wanted = (units[:, None] * len(FOLDS) + np.arange(len(FOLDS))).ravel()
-    if len(missing := np.setdiff1d(wanted, cells)):
-        raise ValueError(
-            f"{len(missing)} folds are missing, the first is of {name(int(missing[0]))}: give both folds of every unit, or one row with a reason"
-        )
+    _require_both_folds(cells, name)
     ends = np.append(starts[1:], len(cell))
     skipped = np.maximum.reduceat((reason != "").astype(np.int64), starts).astype(bool)
     for k in np.flatnonzero(skipped):
@@ -263,6 +258,16 @@ def score_cells(predictions: Predictions, grid: Grid, scores: str = "probabiliti
     val_auc = batched_auc(probability[val], label[val], n_val)
     ids = np.array([grid.ids[c // len(FOLDS)] for c in cells], dtype=object)
     return Cells(ids, cells % len(FOLDS), auc, accuracy, val_auc, n_test, np.array(why, dtype=object))
+
+
+def _require_both_folds(cells: np.ndarray, name: Callable[[int], str]) -> None:
+    """`cells` are numbers of a unit and fold, as `name` takes them."""
+    units = np.unique(cells // len(FOLDS))
+    wanted = (units[:, None] * len(FOLDS) + np.arange(len(FOLDS))).ravel()
+    if len(missing := np.setdiff1d(wanted, cells)):
+        raise ValueError(
+            f"{len(missing)} folds are missing, the first is of {name(int(missing[0]))}: give both folds of every unit, or one row with a reason"
+        )
 
 
 def _check(p: Predictions, grid: Grid, scores: str) -> None:

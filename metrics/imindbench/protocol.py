@@ -137,23 +137,13 @@ def make_record(
         raise ValueError('settings must say the preprocessing "track" (Multi-STFT, Waveform, ..., or Custom)')
     folder = Path(folder)
     scored = score_run(predictions, grid, pooling=pooling, scores=scores, truth=truth)
-    stated = {
-        **settings,
-        "pooling": pooling,
-        "coverage": scored.table.rule,
-        "labels": scored.labels.state,
-        "labels_hash": scored.labels.sha256,
-    }
-    if scores != "probabilities":
-        stated["scores"] = scores
-    protocol = json.loads(json.dumps(stated, sort_keys=True))
-    settings_of(protocol)
+    protocol = _protocol(settings, scored, pooling, scores)
     save(folder / PREDICTIONS_FILE, predictions)
     write_json(folder / GRID_FILE, {"release": grid.release, "units": grid.rows()})
     record = ResultRecord(
         kind=kind_of(grid.release, SAMPLES, simulated=simulated),
         benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=grid.release, content_hash=grid.content_hash, table=GRID_FILE),
-        protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
+        protocol=protocol,
         model=model,
         data=data,
         aggregation=_aggregation(scored, pooling),
@@ -166,6 +156,22 @@ def make_record(
     )
     write_record(folder, record)
     return record, scored
+
+
+def _protocol(settings: Mapping[str, Any], scored: Scored, pooling: str, scores: str) -> Protocol:
+    """What a record states of how it was scored; refuses settings that the protocol does not know."""
+    stated = {
+        **settings,
+        "pooling": pooling,
+        "coverage": scored.table.rule,
+        "labels": scored.labels.state,
+        "labels_hash": scored.labels.sha256,
+    }
+    if scores != "probabilities":
+        stated["scores"] = scores
+    stated = json.loads(json.dumps(stated, sort_keys=True))
+    settings_of(stated)
+    return Protocol(name=PROTOCOL, settings=stated, hash=protocol_hash(PROTOCOL, stated))
 
 
 def rescore(folder: Path, record: ResultRecord) -> Scored:

@@ -168,13 +168,10 @@ def check_labels(predictions: Predictions, grid: Grid, truth: Truth) -> LabelChe
     faults, unchecked, unscorable = [], set(), {}
     for cell, found in cells.items():
         own, release = folder.get(cell), truth.release.get(cell)
-        if cell in wrong and own is not None and _agrees(cell, found, own):
-            # Labels of this machine that are not those of the release (other tables, or windows numbered otherwise) vouch for nobody else.
-            if release is not None:
-                unchecked.add(cell[0])
-        elif cell in wrong and own is None and release is None:
+        verdict = _verdict(cell, found, release, own) if cell in wrong else "checked"
+        if verdict == "not checked":
             unchecked.add(cell[0])
-        elif cell in wrong:
+        elif verdict == "wrong":
             faults.append((cell, found, own or release))
         if (known := release or own) is not None and known.reason:
             unscorable[cell] = known.reason
@@ -205,6 +202,14 @@ def _agrees(cell: Cell, found: _Found, truth: FoldTruth) -> bool:
     if found is None:
         return bool(truth.reason)
     return len(found[0]) == truth.n_test and fold_hash(*cell, *found) == truth.sha256
+
+
+def _verdict(cell: Cell, found: _Found, release: FoldTruth | None, own: FoldTruth | None) -> Literal["checked", "not checked", "wrong"]:
+    """Of a fold that the release does not confirm, given the labels of this machine (`own`)."""
+    if own is not None and _agrees(cell, found, own):
+        # Labels of this machine that are not those of the release (other tables, or windows numbered otherwise) vouch for nobody else.
+        return "checked" if release is None else "not checked"
+    return "not checked" if own is None and release is None else "wrong"
 
 
 def _explain(faults: Iterable[tuple[Cell, _Found, FoldTruth | None]], n_cells: int, release: str) -> str:
