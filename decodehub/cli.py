@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from . import __version__
 from .core import provenance
 from .core.entry import Entry, names
+from .core.words import suggest
 
 _UsageError: Any = typer.BadParameter.mro()[1]  # typer carries a copy of click in some versions and imports it in others
 
@@ -101,7 +102,8 @@ def info(name: Annotated[str, typer.Argument(help="A name that `decodehub list` 
 
     matches = [entry for entry in names() if name in (entry.name, entry.name.rsplit("/", 1)[-1])]
     if not matches:
-        raise typer.BadParameter(f"nothing is called {name!r}; there are {', '.join(entry.name for entry in names())}")
+        known = [entry.name for entry in names()]
+        raise typer.BadParameter(f"nothing is called {name!r}; there are {', '.join(known)}{suggest(name, known)}")
     for entry in matches:
         card = (entry.folder / "README.md").read_text(encoding="utf-8")
         text = card.split("---\n", 2)[-1] if card.startswith("---\n") else card

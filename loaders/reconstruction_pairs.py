@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections import Counter, defaultdict
@@ -11,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from decodehub.core.files import read_data
+from decodehub.core.files import read_csv
 
 from .images import SUFFIXES
 from .pair_ids import parse_pair_id, spell_concept
@@ -411,22 +409,20 @@ def _pattern(pattern: str, lazy: bool) -> re.Pattern[str]:
 
 
 def _from_table(table: Path, references: Path, reconstructions: Path) -> PairedFolders:
-    rows = csv.DictReader(io.StringIO(read_data(table).decode("utf-8-sig"), newline=""), restkey="")
-    if missing := {"reference", "reconstruction"} - set(rows.fieldnames or ()):
-        raise ValueError(f"{table} lacks the column {sorted(missing)[0]!r}: it needs reference and reconstruction, found {rows.fieldnames}")
+    rows = read_csv(table, ("reference", "reconstruction"))
     sides = _Sides(image_files(references, "references"), image_files(reconstructions, "reconstructions"), [])
     known = {(k, path.resolve()): path for k, files in enumerate(sides[:2]) for path in files}
     pairs = []
-    for number, row in enumerate(rows, start=2):
+    for where, row in rows:
         found = []
         for k, (folder, role) in enumerate(((references, "reference"), (reconstructions, "reconstruction"))):
             path = known.get((k, (folder / (row[role] or "")).resolve()))
             if path is None:
-                raise ValueError(f"{table}, line {number}: {role} {row[role]!r} is not an image below {folder}")
+                raise ValueError(f"{where}: {role} {row[role]!r} is not an image below {folder}")
             found.append(path)
         subject = (row.get("subject") or "").strip()
         if subject and not subject.isdecimal():
-            raise ValueError(f"{table}, line {number}: subject {subject!r} is not a number")
+            raise ValueError(f"{where}: subject {subject!r} is not a number")
         key = found[1].relative_to(reconstructions).with_suffix("").as_posix()
         rule = f"the table {table.name} (--pairs)"
         pairs.append(ReconstructionPair(key, found[0], found[1], row.get("method") or None, int(subject) if subject else None, rule))

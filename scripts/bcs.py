@@ -69,7 +69,7 @@ def train(
         teachers=None if teachers is None else _list(teachers),
         weight_rule=weight_rule,
         output_type=output_type,
-        seeds=[int(seed) for seed in _list(seeds)],
+        seeds=_seeds(seeds),
         hidden_size=hidden_size,
         settings=settings,
         baseline=baseline,
@@ -288,6 +288,12 @@ def default_cache() -> Path:
     from decodehub.core.files import home
 
     return home() / "image-features"
+
+
+def _seeds(text: str) -> list[int]:
+    if wrong := [seed for seed in _list(text) if not (seed.isascii() and seed.isdecimal() and int(seed) < 1 << 63)]:
+        raise ValueError(f"--seeds: {wrong[0]!r} is not a whole number from 0 to 2**63 - 1")
+    return [int(seed) for seed in _list(text)]
 
 
 def _list(text: str) -> list[str]:

@@ -368,16 +368,14 @@ def read_recipe(name: str) -> Recipe:
     Raises:
         ValueError: no such recipe or file, or malformed.
     """
-    import json
-
-    from decodehub.core.files import read_data
+    from decodehub.core.files import read_json
     from decodehub.loaders.recipes import named_recipe, recipe_from
 
     path = Path(name)
     if path.suffix != ".json":
         return named_recipe(name)
     try:
-        return recipe_from(json.loads(read_data(path, max_bytes=1 << 20)))
+        return recipe_from(read_json(path, max_bytes=1 << 20))
     except ValueError as error:
         raise ValueError(f"--recipe {path}: {error}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from decodehub.core.files import canonical_json, inside, read_data, sha256_bytes, write_bytes
+from decodehub.core.files import canonical_json, inside, read_csv, read_data, sha256_bytes, write_bytes
 from decodehub.hub_datasets.eeg_editbench.construction_schema import CONCEPT_PATTERN, Source
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 from decodehub.loaders.images import FORMATS, MAX_BYTES, decode_image, encode_png
@@ -111,13 +110,7 @@ def _rows(images: Path, table: Path | None) -> Iterable[tuple[str, dict[str, str
         # By concept and not by file name: the order of THINGS-EEG2.
         rows = [(str(images / n), {"image": n, "concept": concept}) for n, concept in sorted(names.items(), key=lambda item: item[::-1])]
     else:
-        with table.open(encoding="utf-8-sig", newline="") as f:
-            reader = csv.DictReader(f)
-            if lacking := {"image", "concept"} - set(reader.fieldnames or ()):
-                raise ValueError(
-                    f"{table} lacks the columns {sorted(lacking)}: its first row names image, concept[, source_category, attribution]"
-                )
-            rows = [(f"{table}, row {i}", {k: (v or "").strip() for k, v in row.items() if k}) for i, row in enumerate(reader, start=2)]
+        rows = [(where, {k: v.strip() for k, v in row.items()}) for where, row in read_csv(table, ("image", "concept"))]
     if not rows:
         raise ValueError(f"no image in {table or images}: formats are {', '.join(FORMATS)}")
     return rows

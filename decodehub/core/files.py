@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,10 @@ _LFS_HEAD = b"version https://git-lfs.github.com/spec/"
 
 def home() -> Path:
     """Folder for what decodehub makes or caches: ``$DECODEHUB_HOME``, else ``~/.cache/decodehub``."""
-    return Path(os.environ.get("DECODEHUB_HOME") or Path.home() / ".cache" / "decodehub").expanduser().absolute()
+    try:
+        return Path(os.environ.get("DECODEHUB_HOME") or Path.home() / ".cache" / "decodehub").expanduser().absolute()
+    except RuntimeError:  # neither HOME nor an entry for this user
+        raise RuntimeError("there is no home folder to keep data and caches in: set DECODEHUB_HOME to a folder") from None
 
 
 def package_folder(name: str) -> Path:
@@ -359,6 +364,35 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             if not isinstance(row, dict):
                 raise ValueError(f"{where}: expected an object, found {type(row).__name__}")
             yield where, row
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file, each with where it stands (``"PATH, line 3"``), for errors; a short row has empty cells at its end.
+
+    Raises:
+        FileNotFoundError, ValueError: see `read_data`; not UTF-8, not CSV, a column of `columns` that is missing, or a row longer than the
+            header; the message names file and line.
+    """
+    try:
+        text = read_data(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): save it as UTF-8") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, restval="")
+    rows = []
+    try:
+        found = reader.fieldnames or []
+        if missing := [name for name in columns if name not in found]:
+            raise ValueError(f"{path} lacks the column {missing[0]!r}: it needs {' and '.join(columns)}, found {str(list(found))[:200]}")
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            if None in row:
+                raise ValueError(f"{where}: the row is longer than the header: put cells that hold a comma in quotation marks")
+            if any("\0" in cell for cell in row.values()):
+                raise ValueError(f"{where}: a NUL byte: save the table again as CSV in UTF-8")
+            rows.append((where, row))
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num + 1}: not CSV ({error}): save the table again as CSV in UTF-8") from None
+    return rows
 
 
 def _umask() -> int:

@@ -14,6 +14,7 @@ from huggingface_hub import HfApi
 from decodehub.core.entry import Entry, names
 from decodehub.core.files import home, write_bytes
 from decodehub.core.records import RECORD, ResultRecord
+from decodehub.core.words import suggest
 
 from .cards import decode
 from .checks import check_files, refuse
@@ -360,9 +361,10 @@ def _existing(what: str) -> Path:
     path = Path(what)
     if path.is_dir():
         return path
-    known = ", ".join(entry.name for entry in names() if entry.kind != "model")
+    known = [entry.name for entry in names() if entry.kind != "model"]
     raise ValueError(
-        f"{what!r} is neither the folder of a model or record nor a data set or metric of {known}; models are pushed by their folder"
+        f"{what!r} is neither the folder of a model or record nor a data set or metric of {', '.join(known)}{suggest(what, known)}; "
+        "models are pushed by their folder"
     )
 
 

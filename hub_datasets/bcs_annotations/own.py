@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from decodehub.core.files import new_folder, read_data
+from decodehub.core.files import new_folder, read_csv, read_data
 from decodehub.loaders.images import MAX_BYTES
 from decodehub.loaders.pair_ids import normalise_concept, parse_pair_id
 from decodehub.loaders.reconstruction_pairs import PairedFolders, ReconstructionPair, concepts_of
@@ -164,16 +162,13 @@ def read_concepts(table: Path) -> dict[str, str]:
     Raises:
         ValueError: a column is missing, a cell is empty, or a reference has two concepts.
     """
-    rows = csv.DictReader(io.StringIO(read_data(table).decode("utf-8-sig"), newline=""))
-    if missing := {"reference", "concept"} - set(rows.fieldnames or ()):
-        raise ValueError(f"{table} lacks the column {sorted(missing)[0]!r}: it needs reference and concept, found {rows.fieldnames}")
     said: dict[str, str] = {}
-    for number, row in enumerate(rows, start=2):
+    for where, row in read_csv(table, ("reference", "concept")):
         reference, concept = ((row[name] or "").strip() for name in ("reference", "concept"))
         if not reference or not concept:
-            raise ValueError(f"{table}, line {number}: reference or concept is empty")
+            raise ValueError(f"{where}: reference or concept is empty")
         if said.setdefault(reference, concept) != concept:
-            raise ValueError(f"{table}, line {number}: {reference!r} has the concepts {said[reference]!r} and {concept!r}")
+            raise ValueError(f"{where}: {reference!r} has the concepts {said[reference]!r} and {concept!r}")
     return said
 
 

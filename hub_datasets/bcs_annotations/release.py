@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from decodehub.core.files import canonical_json, inside, read_data, sha256_bytes, write_bytes, write_json
+from decodehub.core.files import canonical_json, inside, read_data, read_json, sha256_bytes, write_bytes, write_json
 from decodehub.loaders.images import MAX_BYTES, decode_image
 
 from .questionnaire import load_questionnaire
@@ -171,7 +171,7 @@ def read_header(folder: Path | str) -> Header:
         raise ReleaseError(f"{folder} is not a folder: give the folder that holds {HEADER}, {PAIRS} and their images")
     path = Path(folder) / HEADER
     try:
-        raw = json.loads(read_data(path))
+        raw = read_json(path)
     except (FileNotFoundError, ValueError) as error:
         raise ReleaseError(f"{path}: {error}; a release folder holds {HEADER}, {PAIRS}, {ANNOTATIONS} and their images") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None

@@ -270,7 +270,7 @@ def _json(path: Path) -> dict[str, Any]:
         value = json.loads(read_data(path).decode("utf-8-sig"))
     except UnicodeDecodeError:
         value = None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON ({error}): fetch it again") from None
     return value if isinstance(value, dict) else {}
 

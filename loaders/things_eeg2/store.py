@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,7 +259,7 @@ def _array(path: Path, shape: tuple[int, ...], kind: str, *, mapped: bool = Fals
         raise ValueError(f"{path} does not exist, but {INFO} lists it: {AGAIN}")
     try:
         array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (ValueError, TypeError, OSError, EOFError, SyntaxError, OverflowError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, EOFError, SyntaxError, OverflowError, MemoryError, tokenize.TokenError) as error:
         raise ValueError(f"{path} is not a whole .npy array ({str(error).splitlines()[0]}): {AGAIN}") from None
     if not isinstance(array, np.ndarray) or array.shape != shape or (array.dtype.kind != "i" if kind == "i" else array.dtype != kind):
         found = f"{array.shape} {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__

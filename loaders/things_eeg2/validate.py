@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -88,7 +89,10 @@ def array_epochs(
     Raises:
         ValueError: `axes` do not fit the array, or another number of channels than stated.
     """
-    data = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        data = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, TypeError, OSError, EOFError, SyntaxError, OverflowError, MemoryError, tokenize.TokenError) as error:
+        raise ValueError(f"{path} is not a whole .npy array ({(str(error).splitlines() or [''])[0]}): save it again") from None
     default = {3: "image,channel,time", 4: ",".join(ROLES)}.get(data.ndim)
     if axes is None and default is None:
         raise ValueError(f"{path} has {data.ndim} axes {data.shape}; expected 3 or 4: state them, such as --axes image,channel,time")
@@ -194,6 +198,8 @@ def _is_plain_array(path: Path) -> bool:
         return np.load(path, mmap_mode="r", allow_pickle=False).dtype != object
     except ValueError:
         return False
+    except (TypeError, OSError, EOFError, SyntaxError, OverflowError, MemoryError, tokenize.TokenError) as error:
+        raise ValueError(f"{path} is not a whole .npy array ({(str(error).splitlines() or [''])[0]}): save it again") from None
 
 
 def _print(name: str, findings: list[Finding]) -> None:

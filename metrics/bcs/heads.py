@@ -56,7 +56,7 @@ def load_head(model: str | os.PathLike[str] | None, progress: bool = True) -> BC
         local = local / "model"
     try:
         head = BCSModel.from_pretrained(local if local.is_dir() else name)
-    except OSError as error:
+    except Exception as error:  # a config.json that is no mapping is a TypeError to transformers
         first = (str(error).strip().splitlines() or [""])[0][:200]
         raise ValueError(f"there is no BCS head {name!r} ({first}): {how}") from None
     if not head.config.n_train:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from decodehub.core.code import code_hash
-from decodehub.core.files import read_data, sha256_file, sha256_json, write_bytes, write_json
+from decodehub.core.files import read_csv, read_data, sha256_file, sha256_json, write_bytes, write_json
 from decodehub.core.jobs import Report, map_threads, run_job
 from decodehub.core.records import environment, now, read_record
 from decodehub.hub_datasets.bcs_annotations.sample import references
@@ -135,10 +133,8 @@ def read_table(path: Path, keys: Sequence[str], higher: Sequence[str], lower: Se
     Raises:
         ValueError: no column pair_id, a pair that is missing or there twice, a cell that is no number, a name that is no column.
     """
-    rows = list(csv.DictReader(io.StringIO(read_data(path).decode("utf-8-sig"))))
+    rows = [row for _, row in read_csv(path, ("pair_id",))]
     columns = list(rows[0]) if rows else []
-    if "pair_id" not in columns:
-        raise ValueError(f"{path} has the columns {columns}, expected pair_id and one for each measure")
     if unknown := sorted({*higher, *lower} - set(columns)):
         raise ValueError(f"{path} has no column {unknown[0]!r}; it has {columns}")
     by_key: dict[str, tuple[int, dict[str, str]]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
+import traceback
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from decodehub.core.files import read_data, sha256_file, sha256_json
+from decodehub.core.files import read_json, sha256_file, sha256_json
 from decodehub.core.words import suggest
 from decodehub.hub_models.ieeg import IEEG_MODELS
 
@@ -162,11 +162,11 @@ def _start(cls: Any, config: Any, weights: Path | None) -> IEEGClassifier:
 
 def _folder_spec(path: Path, changes: dict[str, Any], device: str) -> ModelSpec:
     try:
-        raw = json.loads(read_data(path / "config.json", max_bytes=1 << 20))
+        raw = read_json(path / "config.json", max_bytes=1 << 20)
         model_type = raw["model_type"]
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a model folder: its config.json cannot be used ({error})") from None
-    if model_type not in IEEG_MODELS:
+    if not isinstance(model_type, str) or model_type not in IEEG_MODELS:
         raise ValueError(
             f"{path}: model type {model_type!r} is not one of {', '.join(IEEG_MODELS)}. For a network of your own give a Python file with "
             "fit(x, y, x_val, y_val) and predict_proba(x)"
@@ -229,7 +229,14 @@ def _load_module(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's own code raises
+        line = next((f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), None)
+        where = (
+            f"{path}, line {error.lineno if isinstance(error, SyntaxError) else line}" if line or isinstance(error, SyntaxError) else path
+        )
+        raise ValueError(f"--model {where}: {type(error).__name__}: {str(error) or 'no message'}; correct the file") from None
     if missing := [name for name in ("fit", "predict_proba") if not callable(getattr(module, name, None))]:
         raise ValueError(f"{path} lacks the functions {', '.join(missing)}: expected fit(x, y, x_val, y_val) and predict_proba(x)")
     return module

@@ -200,6 +200,8 @@ def _read_settings(file: Path) -> dict[str, dict[str, Any]]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"--settings {file}{where}: {getattr(error, 'problem', None) or 'not YAML'}") from None
+    except RecursionError:
+        raise ValueError(f"--settings {file}: nested too deeply: expected settings by model, such as 'nice: {{epochs: 50}}'") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"--settings {file} is not UTF-8 text ({error})") from None
     if not isinstance(found, dict) or not all(
