@@ -6,9 +6,10 @@ import atexit
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,31 @@ def shared() -> Path:
     if not (SHARED / "data").is_dir():
         pytest.skip("real test data (../shared/data) are not on this machine")
     return SHARED
+
+
+HIDE_PACKAGE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "decodehub":
+            raise ModuleNotFoundError("decodehub is not installed")
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+@pytest.fixture(scope="session")
+def run_without_package() -> Callable[..., str]:
+    """Run code in a process of its own where importing this package fails; gives what it prints."""
+
+    def run(code: str, *arguments: str, **options: Any) -> str:
+        command = [sys.executable, "-c", HIDE_PACKAGE + code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return run
 
 
 def write_tiny_release(folder: Path, *, concepts: int = 6, nulls: bool = True, release: str = "tiny", distances: bool = True) -> Path:

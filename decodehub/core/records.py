@@ -267,6 +267,43 @@ def write_record(folder: Path, record: ResultRecord) -> Path:
     return path
 
 
+def new_record(
+    folder: Path,
+    protocol: str,
+    settings: dict[str, Any],
+    benchmark: BenchmarkInfo,
+    samples: Collection[str],
+    *,
+    simulated: bool = False,
+    device: str,
+    dtype: str,
+    seed: int | None = None,
+    **parts: Any,
+) -> ResultRecord:
+    """Make the record of what was just scored and write it last; its kind, hash of the protocol, environment and time are set here.
+
+    Args:
+        folder: of the record, with the files that it names.
+        protocol, settings: name and settings of the protocol.
+        benchmark: what was scored. samples: the releases of the benchmark whose numbers say nothing.
+        simulated: see :func:`kind_of`. device, dtype, seed: see :func:`environment`.
+        parts: the other parts of :class:`ResultRecord`.
+
+    Raises:
+        RecordError: as :func:`write_record`.
+    """
+    record = ResultRecord(
+        kind=kind_of(benchmark.release, samples, simulated=simulated),
+        benchmark=benchmark,
+        protocol=Protocol(name=protocol, settings=settings, hash=protocol_hash(protocol, settings)),
+        environment=environment(device=device, dtype=dtype, seed=seed),
+        created=now(),
+        **parts,
+    )
+    write_record(folder, record)
+    return record
+
+
 def read_record(path: Path) -> tuple[Path, ResultRecord]:
     """Read a record from its folder or file.
 

@@ -201,8 +201,8 @@ def flatten(module: str, text: str, flat: Mapping[str, str], org: str, *, main: 
     code = "".join(lines)
     if main:
         others = [name for target, name in flat.items() if target != module]
-        code += "\n# So that `evaluate` brings these files along.\n" + "".join(
-            f"from .{n} import __name__ as _name_of_{n}\n" for n in sorted(others)
+        code += "\n# So that `evaluate` brings these files along, by names that no function above has.\n" + "".join(
+            f"from .{n} import __name__ as _brought_{n}\n" for n in sorted(others)
         )
     ast.parse(code)
     return code

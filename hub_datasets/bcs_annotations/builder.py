@@ -15,6 +15,7 @@ from datasets import Features, Image, List, Value
 from datasets.exceptions import DatasetGenerationError
 
 from decodehub.core.files import sha256_bytes
+from decodehub.core.papers import BCS
 from decodehub.core.repos import SAMPLE_CONFIG, data_folder
 
 from .consensus import WEIGHT_RULES, WeightRule, consensus_table
@@ -38,13 +39,6 @@ from .splits import SPLITS
 
 NAME = "bcs-annotations"
 VERSION = "1.0.0"  # of this table layout; enters the cache key
-
-CITATION = """@article{tiwari2026lost,
-  title = {Lost in Visual Translation: A VLM-Assisted Perceptual-Semantic Coherence Framework for EEG-to-Image Reconstruction},
-  author = {Tiwari, Sukriti and Subrahmanyam, BHVSP and Goyal, Nidhi and Patnaik, Sai Amrit},
-  journal = {arXiv preprint arXiv:2607.12364},
-  year = {2026}
-}"""
 
 _STRING, _INT, _SCORES = Value("string"), Value("int32"), List(Value("float32"), length=len(load_questionnaire().keys))
 _PAIR = {
@@ -162,7 +156,7 @@ class BCSAnnotations(datasets.GeneratorBasedBuilder):
             description=f"BCS annotations, release {header.release}: {header.title}. Config {self.config.name}: {self.config.description}. {header.notes}",
             features=FEATURES[self.config.name],
             license=header.license,
-            citation=CITATION,
+            citation=BCS,
             homepage="https://arxiv.org/abs/2607.12364",
         )
 

@@ -13,6 +13,7 @@ from datasets import ClassLabel, Features, Image, List, Value
 from datasets.exceptions import DatasetGenerationError
 
 from decodehub.core.files import sha256_bytes
+from decodehub.core.papers import EEG_EDITBENCH
 from decodehub.core.repos import data_folder
 
 from .manifest import EditRow, ManifestError, Release, SourceRow, read_release, read_release_image, release_fingerprint
@@ -21,13 +22,6 @@ from .taxonomy import load_taxonomy
 
 NAME = "eeg-editbench"
 VERSION = "1.0.0"  # of this table layout; enters the cache key
-
-CITATION = """@article{zhang2026eegeditbench,
-  title = {EEG-EditBench: Probing Visual Information in EEG-Image Retrieval Models with Controlled Image Edits},
-  author = {Zhang, Kaifan and He, Lihuo and Ji, Yuqi and Ke, Junjie and Wu, Lukun and You, Tianhao and Gao, Xinbo},
-  journal = {arXiv preprint arXiv:2607.27857},
-  year = {2026}
-}"""
 
 _FAMILY = ClassLabel(names=load_taxonomy().family_names)
 _SUBTYPE = ClassLabel(names=load_taxonomy().subtype_names)
@@ -115,7 +109,7 @@ class EEGEditBench(datasets.GeneratorBasedBuilder):
             description=f"EEG-EditBench, release {header.release}: {header.title}. Config {self.config.name}: {self.config.description}. {header.notes}",
             features=FEATURES[self.config.name],
             license=header.license,
-            citation=CITATION,
+            citation=EEG_EDITBENCH,
             homepage="https://arxiv.org/abs/2607.27857",
         )
 

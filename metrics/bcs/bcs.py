@@ -5,6 +5,7 @@ from typing import Any
 import evaluate
 import numpy as np
 
+from decodehub.core.papers import BCS
 from decodehub.metrics.bcs.heads import SAMPLE, SAMPLE_WARNING, load_head
 from decodehub.metrics.bcs.image_pairs import FEATURES, ImagePairMetric
 from decodehub.metrics.bcs.scoring import QUESTIONS, REGIMES, Settings, describe, regimes
@@ -14,13 +15,6 @@ BCS (BCI-Coherence Score) asks whether the reference image can still be recovere
 question scores in [0, 1], their perceptual mean T-PAS and their semantic mean T-SAS, predicted from frozen image encoders by a head that was
 trained on the consensus of vision-language models. Higher is better.
 """
-
-CITATION = """@article{tiwari2026lost,
-  title = {Lost in Visual Translation: A VLM-Assisted Perceptual-Semantic Coherence Framework for EEG-to-Image Reconstruction},
-  author = {Tiwari, Sukriti and Subrahmanyam, BHVSP and Goyal, Nidhi and Patnaik, Sai Amrit},
-  journal = {arXiv preprint arXiv:2607.12364},
-  year = {2026}
-}"""
 
 INPUTS = """
 Args:
@@ -49,7 +43,7 @@ class BCSMetric(ImagePairMetric):
         self._heads: dict = {}
         return evaluate.MetricInfo(
             description=DESCRIPTION,
-            citation=CITATION,
+            citation=BCS,
             inputs_description=INPUTS,
             features=FEATURES,
             reference_urls=["https://arxiv.org/abs/2607.12364"],

@@ -19,22 +19,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from decodehub.core.files import atomic_path, inside, read_data, sha256_file, sha256_json, write_json
-from decodehub.core.records import (
-    BenchmarkInfo,
-    Coverage,
-    Metric,
-    ModelInfo,
-    Protocol,
-    RecordError,
-    ResultRecord,
-    Run,
-    environment,
-    exact_settings,
-    kind_of,
-    now,
-    protocol_hash,
-    write_record,
-)
+from decodehub.core.records import BenchmarkInfo, Coverage, Metric, ModelInfo, RecordError, ResultRecord, Run, exact_settings, new_record
 from decodehub.core.statistics import FEWEST, no_interval
 
 from .scoring import MEASURES, QUESTIONS, Number, Settings, agreement, describe
@@ -154,34 +139,32 @@ def make_record(
         pairs = dataclasses.replace(pairs, release=SAMPLE)
     scores = _as_saved(scores)
     metrics = score_pairs(pairs, scores, settings)
-    folder = Path(folder)
-    digest = save_scores(folder / PREDICTIONS, scores)
+    digest = save_scores(Path(folder) / PREDICTIONS, scores)
     table = pairs.table()
-    write_json(folder / TABLE, table)
-    protocol = dataclasses.asdict(settings) | {
+    write_json(Path(folder) / TABLE, table)
+    stated = {
         "kind": "score" if pairs.targets is None else "evaluation",
         "output_type": output_type,
         "head_release": head_release,
         "encoders": [dict(entry) for entry in encoders],
         "training": dict(training) if training is not None else None,
     }
-    protocol = dict(sorted(protocol.items()))
-    n_concepts = len(set(pairs.concepts))
-    record = ResultRecord(
-        kind=kind_of(pairs.release, SAMPLES, simulated=simulated),
-        benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=pairs.release, content_hash=sha256_json(table), table=TABLE),
-        protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
+    return new_record(
+        folder,
+        PROTOCOL,
+        dict(sorted((dataclasses.asdict(settings) | stated).items())),
+        BenchmarkInfo(id=BENCHMARK_ID, release=pairs.release, content_hash=sha256_json(table), table=TABLE),
+        SAMPLES,
+        simulated=simulated,
+        device=device,
+        dtype="float32",
         model=model,
         data=data,
-        aggregation=f"means over {len(pairs.rows)} pairs; {_intervals(settings, n_concepts)}",
+        aggregation=f"means over {len(pairs.rows)} pairs; {_intervals(settings, len(set(pairs.concepts)))}",
         runs=[Run(subject=0, seed=0, predictions=PREDICTIONS, sha256=digest)],
         coverage=Coverage(rule="one file of all pairs", expected=1, present=1),
         metrics=list(metrics),
-        environment=environment(device=device, dtype="float32"),
-        created=now(),
     )
-    write_record(folder, record)
-    return record
 
 
 def _intervals(settings: Settings, n_concepts: int) -> str:

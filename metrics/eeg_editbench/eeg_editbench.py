@@ -8,6 +8,7 @@ import datasets
 import evaluate
 import numpy as np
 
+from decodehub.core.papers import EEG_EDITBENCH
 from decodehub.core.words import suggest
 from decodehub.metrics.eeg_editbench.benchmark import Benchmark, load_benchmark
 from decodehub.metrics.eeg_editbench.order import by_ids, check_row_order, column_order, query_order
@@ -21,13 +22,6 @@ and Top-5 retrieval, EP-Top1 (the viewed image strictly above all its edits), tw
 family, subtype and source category, and the control analyses of the paper (mismatched queries, null edits, visual distance, target
 concept). All accuracies are in percent.
 """
-
-CITATION = """@article{zhang2026eegeditbench,
-  title = {EEG-EditBench: Probing Visual Information in EEG-Image Retrieval Models with Controlled Image Edits},
-  author = {Zhang, Kaifan and He, Lihuo and Ji, Yuqi and Ke, Junjie and Wu, Lukun and You, Tianhao and Gao, Xinbo},
-  journal = {arXiv preprint arXiv:2607.27857},
-  year = {2026}
-}"""
 
 INPUTS = """
 Args:
@@ -57,7 +51,7 @@ class EEGEditBenchMetric(evaluate.Metric):
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=DESCRIPTION,
-            citation=CITATION,
+            citation=EEG_EDITBENCH,
             inputs_description=INPUTS,
             features=FEATURES,
             reference_urls=["https://arxiv.org/abs/2607.27857"],

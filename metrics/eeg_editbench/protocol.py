@@ -24,17 +24,12 @@ from decodehub.core.records import (
     Coverage,
     Metric,
     ModelInfo,
-    Protocol,
     RecordError,
     ResultRecord,
     Run,
-    environment,
     exact_settings,
-    kind_of,
-    now,
-    protocol_hash,
+    new_record,
     read_record,
-    write_record,
 )
 
 from .aggregate import Aggregate, aggregate
@@ -243,29 +238,27 @@ def make_record(
     if not replace:
         hashes = {names[run.subject, run.seed]: sha256_bytes(predictions_bytes(run, benchmark)) for run in predictions}
         refuse_other_record(folder, model.id, benchmark, hashes)
-    runs = []
-    for run in predictions:
-        name = names[run.subject, run.seed]
-        runs.append(Run(subject=run.subject, seed=run.seed, predictions=name, sha256=save_predictions(folder / name, run, benchmark)))
+    runs = [_saved(folder, names[run.subject, run.seed], run, benchmark) for run in predictions]
     write_json(folder / TABLE, {"release": benchmark.release, **benchmark.rows})
-    protocol = {**dataclasses.asdict(scored.plan.settings), "similarity": similarity, "distance_encoder": distance_encoder}
-    protocol = dict(sorted(protocol.items()))  # as it is read back, so that a report made from either is the same
-    record = ResultRecord(
-        kind=kind_of(benchmark.release, SAMPLES, simulated=simulated),
-        benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=benchmark.release, content_hash=benchmark.content_hash, table=TABLE),
-        protocol=Protocol(name=PROTOCOL, settings=protocol, hash=protocol_hash(PROTOCOL, protocol)),
+    stated = {**dataclasses.asdict(scored.plan.settings), "similarity": similarity, "distance_encoder": distance_encoder}
+    protocol = dict(sorted(stated.items()))  # as it is read back, so that a report made from either is the same
+    record = new_record(
+        folder,
+        PROTOCOL,
+        protocol,
+        BenchmarkInfo(id=BENCHMARK_ID, release=benchmark.release, content_hash=benchmark.content_hash, table=TABLE),
+        SAMPLES,
+        simulated=simulated,
+        device=device,
+        dtype=str(predictions[0].edit_scores.dtype),
         model=model,
         data=data,
         aggregation=f"seeds averaged within subject; mean and population SD over {len(scored.total.subjects)} subjects; {scored.total.ci_method}",
         runs=sorted(runs, key=lambda run: (run.subject, run.seed)),
         coverage=Coverage(rule="subjects x seeds", expected=len(scored.total.subjects) * len(scored.total.seeds), present=len(runs)),
         metrics=list(scored.metrics),
-        environment=environment(device=device, dtype=str(predictions[0].edit_scores.dtype)),
-        created=now(),
     )
-    write_record(folder, record)
-    for file in set((folder / "predictions").glob("sub-*_seed-*.safetensors")) - {folder / run.predictions for run in runs}:
-        file.unlink()  # of the record that was there
+    _remove_others(folder, runs)
     return record, scored
 
 
@@ -364,6 +357,17 @@ def load_table(folder: Path, record: ResultRecord) -> Benchmark:
     if benchmark.content_hash != record.benchmark.content_hash:
         raise RecordError(f"{path} is another table: expected {record.benchmark.content_hash}, found {benchmark.content_hash}")
     return benchmark
+
+
+def _saved(folder: Path, name: str, run: Predictions, benchmark: Benchmark) -> Run:
+    """Save the predictions of a run, and what a record says of them."""
+    return Run(subject=run.subject, seed=run.seed, predictions=name, sha256=save_predictions(folder / name, run, benchmark))
+
+
+def _remove_others(folder: Path, runs: Sequence[Run]) -> None:
+    """Remove predictions of a record that was there."""
+    for file in set((folder / "predictions").glob("sub-*_seed-*.safetensors")) - {folder / run.predictions for run in runs}:
+        file.unlink()
 
 
 def _load_run(folder: Path, run: Run, benchmark: Benchmark) -> Predictions:

@@ -5,6 +5,7 @@ from typing import Any
 import evaluate
 import numpy as np
 
+from decodehub.core.papers import BCS
 from decodehub.metrics.bcs.image_pairs import FEATURES, ImagePairMetric
 from decodehub.metrics.reconstruction_quality.measures import DEFAULT, measure
 from decodehub.metrics.reconstruction_quality.scoring import mean_over_concepts
@@ -13,13 +14,6 @@ DESCRIPTION = """\
 Conventional measures of reconstructed images against their references: MSE, PSNR, SSIM, edge cosine, colour histograms, LPIPS, DISTS, and cosines of the
 features of any image encoder. How far they can be trusted for reconstructions from brain signals is what `decodehub bcs audit` measures.
 """
-
-CITATION = """@article{tiwari2026lost,
-  title = {Lost in Visual Translation: A VLM-Assisted Perceptual-Semantic Coherence Framework for EEG-to-Image Reconstruction},
-  author = {Tiwari, Sukriti and Subrahmanyam, BHVSP and Goyal, Nidhi and Patnaik, Sai Amrit},
-  journal = {arXiv preprint arXiv:2607.12364},
-  year = {2026}
-}"""
 
 INPUTS = """
 Args:
@@ -47,7 +41,7 @@ class ReconstructionQuality(ImagePairMetric):
         self._forget()
         return evaluate.MetricInfo(
             description=DESCRIPTION,
-            citation=CITATION,
+            citation=BCS,
             inputs_description=INPUTS,
             features=FEATURES,
             reference_urls=["https://arxiv.org/abs/2607.12364"],

@@ -12,6 +12,7 @@ import numpy as np
 from decodehub.core.files import sha256_json
 from decodehub.core.records import Metric
 from decodehub.core.statistics import FEWEST, RESAMPLES, bootstrap_ci, divide, mean_interval, unit_totals
+from decodehub.metrics.bcs.scoring import QUESTIONS
 
 from .scoring import (
     LEVELS,
@@ -31,20 +32,6 @@ from .scoring import (
     unanimity,
 )
 
-QUESTIONS = (
-    "P1_global_spatial_structure",
-    "P2_object_shape_silhouette",
-    "P3_surface_texture_material",
-    "P4_color_chromatic_consistency",
-    "P5_artifact_absence",
-    "P6_holistic_visual_recoverability",
-    "S1_basic_category_identity",
-    "S2_subordinate_identity",
-    "S3_functional_role_purpose",
-    "S4_quantity_cardinality",
-    "S5_scene_context_environment",
-    "S6_semantic_recoverability",
-)
 DEFINITIONS: tuple[Definition, ...] = get_args(Definition)
 
 

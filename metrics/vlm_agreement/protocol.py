@@ -15,22 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from decodehub.core.files import atomic_path, inside, read_data, sha256_file, write_json
-from decodehub.core.records import (
-    BenchmarkInfo,
-    Coverage,
-    Metric,
-    ModelInfo,
-    Protocol,
-    RecordError,
-    ResultRecord,
-    Run,
-    environment,
-    exact_settings,
-    kind_of,
-    now,
-    protocol_hash,
-    write_record,
-)
+from decodehub.core.records import BenchmarkInfo, Coverage, Metric, ModelInfo, RecordError, ResultRecord, Run, exact_settings, new_record
 from decodehub.core.statistics import no_interval
 
 from .agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
@@ -66,22 +51,21 @@ def make_record(folder: Path, table: AnswerTable, *, model: ModelInfo, settings:
     with atomic_path(folder / ANSWERS) as part:
         save_file({"answers": np.ascontiguousarray(codes)}, part, metadata={"table": table.content_hash})
     write_json(folder / TABLE, table.rows)
-    chosen = dataclasses.asdict(settings)
-    record = ResultRecord(
-        kind=kind_of(table.release, SAMPLES),
-        benchmark=BenchmarkInfo(id=BENCHMARK_ID, release=table.release, content_hash=table.content_hash, table=TABLE),
-        protocol=Protocol(name=PROTOCOL, settings=chosen, hash=protocol_hash(PROTOCOL, chosen)),
+    return new_record(
+        folder,
+        PROTOCOL,
+        dataclasses.asdict(settings),
+        BenchmarkInfo(id=BENCHMARK_ID, release=table.release, content_hash=table.content_hash, table=TABLE),
+        SAMPLES,
+        device="cpu",
+        dtype="float64",
         model=model,
         data=data or f"annotations of {len(table.pair_ids)} pairs of release {table.release}",
         aggregation=f"items pooled; {_intervals(table, settings)}",
         runs=[Run(subject=0, seed=0, predictions=ANSWERS, sha256=sha256_file(folder / ANSWERS))],
         coverage=Coverage(rule="one table of answers", expected=1, present=1),
         metrics=list(metrics),
-        environment=environment(device="cpu", dtype="float64"),
-        created=now(),
     )
-    write_record(folder, record)
-    return record
 
 
 def _intervals(table: AnswerTable, settings: Settings) -> str:

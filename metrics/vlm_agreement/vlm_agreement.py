@@ -6,6 +6,7 @@ import datasets
 import evaluate
 import numpy as np
 
+from decodehub.core.papers import BCS
 from decodehub.metrics.vlm_agreement.agreement import QUESTIONS, AnswerTable, Settings, agreement, load_answers
 
 DESCRIPTION = """\
@@ -13,13 +14,6 @@ Agreement of annotators (VLMs) that answer twelve questions on pairs of a refere
 unanimity, Fleiss' kappa, pairwise linearly weighted Cohen's kappa, Krippendorff's alpha, mean T-PAS and T-SAS of every annotator and of the
 consensus in both published definitions, and the perceptual-semantic regimes, with intervals over concepts or pairs, and how much was answered.
 """
-
-CITATION = """@article{tiwari2026lost,
-  title = {Lost in Visual Translation: A VLM-Assisted Perceptual-Semantic Coherence Framework for EEG-to-Image Reconstruction},
-  author = {Tiwari, Sukriti and Subrahmanyam, BHVSP and Goyal, Nidhi and Patnaik, Sai Amrit},
-  journal = {arXiv preprint arXiv:2607.12364},
-  year = {2026}
-}"""
 
 INPUTS = """
 Args:
@@ -45,7 +39,7 @@ class VLMAgreement(evaluate.Metric):
         }
         return evaluate.MetricInfo(
             description=DESCRIPTION,
-            citation=CITATION,
+            citation=BCS,
             inputs_description=INPUTS,
             features=datasets.Features(features),
             reference_urls=["https://arxiv.org/abs/2607.12364"],
