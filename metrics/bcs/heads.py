@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from decodehub.core.files import home, new_folder, sha256_json
+from decodehub.core.files import home, new_folder, read_json, sha256_json
 from decodehub.core.registry import ORG_VARIABLE
 from decodehub.hub_models.bcs import BCSModel
 from decodehub.hub_models.bcs.encoders import load_encoder
@@ -54,9 +54,13 @@ def load_head(model: str | os.PathLike[str] | None, progress: bool = True) -> BC
     local = Path(name).expanduser()
     if local.is_dir() and not (local / "config.json").is_file() and (local / "model" / "config.json").is_file():
         local = local / "model"
+    if local.is_dir() and (local / "config.json").exists():
+        config = read_json(local / "config.json")
+        if not isinstance(config, dict) or config.get("model_type") != BCSModel.config_class.model_type:
+            raise ValueError(f"{local / 'config.json'} is not that of a BCS head (model_type 'bcs'): {how}")
     try:
         head = BCSModel.from_pretrained(local if local.is_dir() else name)
-    except Exception as error:  # a config.json that is no mapping is a TypeError to transformers
+    except OSError as error:
         first = (str(error).strip().splitlines() or [""])[0][:200]
         raise ValueError(f"there is no BCS head {name!r} ({first}): {how}") from None
     if not head.config.n_train:

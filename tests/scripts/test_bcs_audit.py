@@ -133,7 +133,7 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("id,mse\n", "expected pair_id"),
+            ("id,mse\n", "needs pair_id"),
             ("pair_id,other\nKEY,1\n", "no column is a known measure"),
             ("pair_id,mse\nKEY,1\nKEY,2\n", "lines 2 and 3"),
             ("pair_id,mse\nOTHER,1\n", "lacks 1 of 1 pairs"),
