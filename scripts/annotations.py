@@ -129,17 +129,9 @@ def annotate(
     from decodehub.hub_datasets.bcs_annotations.release import read_release
 
     state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
-    settings = Settings(
-        name or model.rstrip("/").rsplit("/", 1)[-1],
-        model,
-        model_revision(model, revision),
-        prompts,
-        dtype,
-        max_new_tokens,
-        batch_size,
-        retries,
-        "lenient" if lenient else "strict",
-    )
+    name, parser = name or model.rstrip("/").rsplit("/", 1)[-1], "lenient" if lenient else "strict"
+    found = model_revision(model, revision)
+    settings = Settings(name, model, found, prompts, dtype, max_new_tokens, batch_size, retries, parser)
     check_settings(out, settings, overwrite=overwrite)
     release = read_release(resolve_folder(data_dir), annotations=False)
     generate = load_vlm(settings, device or str(state.device))

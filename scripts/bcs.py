@@ -18,6 +18,7 @@ ValueRange = Annotated[
 ]
 Layout = Annotated[str | None, typer.Option(help="chw or hwc, where the shape of arrays leaves it open.")]
 CacheDir = Annotated[Path | None, typer.Option(help="Folder of cached image features; by default below $DECODEHUB_HOME.")]
+PairTable = Annotated[Path | None, typer.Option(help="CSV of the pairs: columns reference, reconstruction (paths below the folders).")]
 PUBLISHED = "published"
 OUTPUT_TYPES = ("continuous", "snapping", "prototypes")
 
@@ -100,9 +101,7 @@ def score(
     pattern: Annotated[
         str | None, typer.Option(help='How names say the pair, as "{image}_{sample}" or "{method}/subj{subject}/{image}"; * is anything.')
     ] = None,
-    pairs: Annotated[
-        Path | None, typer.Option(help="CSV of the pairs: columns reference, reconstruction (paths below the folders).")
-    ] = None,
+    pairs: PairTable = None,
     by_order: Annotated[bool, typer.Option(help="The k-th reconstruction is of the k-th reference (2 before 10).")] = False,
     value_range: ValueRange = None,
     layout: Layout = None,
@@ -139,14 +138,8 @@ def score(
         return
     if page:
         write_scores_page(out / "report.html", result.record, result.question_scores, result.pairs)
-    for kind, paths in (
-        ("references without a reconstruction", result.unmatched_references),
-        ("reconstructions without a reference", result.unmatched_reconstructions),
-    ):
-        if paths:
-            typer.secho(f"{len(paths)} {kind} (all are in {out / 'unmatched.csv'}):", fg="yellow", err=True)
-            for path in paths[:10]:
-                typer.echo(f"  {path}", err=True)
+    _show_unmatched("references without a reconstruction", result.unmatched_references, out)
+    _show_unmatched("reconstructions without a reference", result.unmatched_reconstructions, out)
     _print_scores(result.record)
     made = ["scores.csv", "record.json", *(["report.html"] if page else [])]
     typer.echo("\n".join(str(out / name) for name in made) + f"\ncheck   decodehub verify {out}")
@@ -281,6 +274,13 @@ def _image_folders(
         image_folder(path, cache_dir or default_cache(), value_range=black_white, layout=layout) for path in (references, reconstructions)
     )
     return one, other
+
+
+def _show_unmatched(kind: str, paths: list[Path], out: Path) -> None:
+    if paths:
+        typer.secho(f"{len(paths)} {kind} (all are in {out / 'unmatched.csv'}):", fg="yellow", err=True)
+        for path in paths[:10]:
+            typer.echo(f"  {path}", err=True)
 
 
 def default_cache() -> Path:

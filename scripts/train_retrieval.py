@@ -24,6 +24,15 @@ from decodehub.runs.retrieval.options import (
 
 app = typer.Typer(add_completion=False)
 
+Targets = Annotated[
+    Path | None,
+    typer.Option(
+        help="Image features as safetensors: train/PART, sources/PART, edits/PART and perhaps nulls/PART. Rows of train are images "
+        "1 to 16,540, the others are in the order of `decodehub editbench export`; `decodehub editbench targets` makes it."
+    ),
+]
+Selection = Annotated[str, typer.Option(help="Weights to keep: last, or validation (lowest loss on held-out training concepts).")]
+
 
 @app.command()
 def main(
@@ -31,13 +40,7 @@ def main(
     subject: Annotated[int, typer.Option(min=1, help="Number of the subject.")] = 1,
     seed: Seed = 0,
     eeg: Prepared = None,
-    targets: Annotated[
-        Path | None,
-        typer.Option(
-            help="Image features as safetensors: train/PART, sources/PART, edits/PART and perhaps nulls/PART. Rows of train are images "
-            "1 to 16,540, the others are in the order of `decodehub editbench export`; `decodehub editbench targets` makes it."
-        ),
-    ] = None,
+    targets: Targets = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Simulated EEG and the sample release in place of --eeg and --targets.")
     ] = False,
@@ -46,9 +49,7 @@ def main(
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
-    selection: Annotated[
-        str, typer.Option(help="Weights to keep: last, or validation (lowest loss on held-out training concepts).")
-    ] = "last",
+    selection: Selection = "last",
     hard_negatives: HardNegatives = 0,
     resume: Annotated[bool, typer.Option(help="Go on from a checkpoint in the folder.")] = True,
     snr: Snr = SNR,
@@ -62,20 +63,16 @@ def main(
     Example: decodehub train-retrieval --model nice --simulate --epochs 20
     Example: decodehub train-retrieval --model ubp --subject 1 --seed 0 --eeg prepared --targets ubp.safetensors --data-dir release
     """
-    import torch
-    from accelerate import Accelerator
+    from functools import partial
 
     from decodehub.core.jobs import exclusive
-    from decodehub.core.records import ModelInfo
     from decodehub.core.words import suggest
     from decodehub.hub_models.eeg_retrieval import RETRIEVAL_MODELS
-    from decodehub.metrics.eeg_editbench.protocol import Predictions, make_record
     from decodehub.reports.editbench import show_record
-    from decodehub.runs.retrieval.embeddings import score_candidates
     from decodehub.runs.retrieval.folders import RUN_FILES, check_folder, refuse_other_run
-    from decodehub.runs.retrieval.inputs import make_model, negatives_of, recorded_inputs, recorded_test_eeg, simulated_inputs
+    from decodehub.runs.retrieval.inputs import recorded_inputs, recorded_test_eeg, simulated_inputs
     from decodehub.runs.retrieval.settings import settings_for, settings_record
-    from decodehub.runs.retrieval.training import train
+    from decodehub.runs.retrieval.single import train_and_score
     from decodehub.runs.retrieval.training_images import crops as crops_of
 
     if model not in RETRIEVAL_MODELS:
@@ -88,49 +85,14 @@ def main(
     if resume and not force:
         refuse_other_run(out, {"model_type": model, "subject": subject, "seed": seed, "settings": settings_record(settings)})
     if simulate:
-        inputs, test_eeg = simulated_inputs(model, subject, snr, crops_of(crops), seed=seed)
-        data_dir = "sample"
+        inputs, simulated_eeg = simulated_inputs(model, subject, snr, crops_of(crops), seed=seed)
+        data_dir, test_eeg = "sample", lambda: simulated_eeg
     else:
         assert eeg is not None and targets is not None
-        inputs, test_eeg = recorded_inputs(model, subject, eeg, targets, data_dir), None
+        inputs = recorded_inputs(model, subject, eeg, targets, data_dir)
+        test_eeg = partial(recorded_test_eeg, eeg, subject, inputs)
     with exclusive(out):
-        torch.manual_seed(seed)
-        network = make_model(model, inputs)
-        accelerator = Accelerator()
-        run = train(
-            network,
-            inputs.eeg,
-            inputs.targets,
-            inputs.concepts,
-            subject,
-            settings,
-            seed,
-            out,
-            accelerator,
-            accelerator.is_main_process,
-            resume=resume and not force,
-            **negatives_of(inputs, settings),
-        )
-        if test_eeg is None:
-            assert eeg is not None
-            test_eeg = recorded_test_eeg(eeg, subject, inputs)
-        scores = score_candidates(run.model, test_eeg, inputs.candidates, subject)
-        record, scored = make_record(
-            out,
-            inputs.benchmark,
-            [Predictions(subject, seed, *scores)],
-            model=ModelInfo(
-                id=model,
-                parameters=run.model.num_parameters(),
-                pretrained_on=inputs.encoder,
-                notes=f"trained {run.metadata['epochs']} epochs, weights of epoch {run.epoch} ({settings.selection}); image features: {inputs.encoder}",
-            ),
-            data=inputs.data,
-            similarity=run.model.similarity,
-            distance_encoder=inputs.distance_encoder,
-            device=run.metadata["device"],
-            simulated=inputs.simulated,
-        )
+        record, scored = train_and_score(model, inputs, test_eeg, subject, settings, seed, out, resume=resume and not force)
         show_record(out, record, scored, data_dir)
 
 

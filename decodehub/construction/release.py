@@ -22,7 +22,7 @@ from decodehub.hub_datasets.eeg_editbench.manifest import (
 from decodehub.hub_datasets.eeg_editbench.taxonomy import load_taxonomy
 
 from .review import CRITERIA, Agreement, Decided, concordant
-from .sources import read_sources, source_bytes
+from .sources import Source, read_sources, source_bytes
 from .stages import EDITS, PROFILES, PROMPTS, TARGETS_FOLDER, Candidate, funnel, read_edits, read_settings
 
 REVIEW, DECISIONS, DISPUTED, PROVENANCE = "review", "decisions.json", "disputed.json", "provenance.json"
@@ -89,16 +89,8 @@ def assemble(
     kept = [c for c in edits if decisions["edits"][c.edit_id]["kept"]]
     if not kept:
         raise ValueError(f"{out}: no edit has a final pass, so there is nothing to release")
-    with_null = {c.source.concept: c for c in candidates.values() if c.family == NULL} if nulls else {}
-    failed = [c.edit_id for c in with_null.values() if not decisions["edits"][c.edit_id]["kept"]]
-    if failed:
-        raise ValueError(
-            f"{len(failed)} null edits failed review, the first is {failed[0]!r}; a release has one for every source or none: "
-            "give --no-nulls, or make them anew with another --seed and review them"
-        )
     sources = read_sources(out)
-    if with_null and (lacking := [s.concept for s in sources if s.concept not in with_null]):
-        raise ValueError(f"{lacking[0]!r} has no null edit, others have: run 'decodehub construct edit' to the end, or give --no-nulls")
+    with_null = _null_edits(candidates, decisions, sources) if nulls else {}
 
     composition = compose(edits, {c.edit_id for c in kept})
     provenance = _provenance(out, decisions, composition, licence)
@@ -113,16 +105,6 @@ def assemble(
             f"({decisions['agreement_in_words']}). Targets and instructions: {', '.join(m['model'] for m in provenance['language_models'])}. Details: {PROVENANCE}."
         ),
     )
-    source_rows = [
-        SourceRow(
-            concept=s.concept,
-            image=s.image,
-            null_image=f"nulls/{s.concept}.png" if with_null else None,
-            source_category=s.source_category,
-            attribution=s.attribution,
-        )
-        for s in sources
-    ]
     rows = [_row(c, decisions["edits"][c.edit_id]) for c in (edits if rejected else kept)]
     with new_folder(folder) as work:
         for source in sources:
@@ -132,11 +114,7 @@ def assemble(
         for null in with_null.values():
             write_bytes(work / f"nulls/{null.source.concept}.png", inside(out, null.image).read_bytes())
         write_json(work / PROVENANCE, provenance)
-        checked = write_manifest(work, header, source_rows, rows)
-        images = [(r.image, r.concept) for r in checked.candidates]
-        images += [(image, r.concept) for r in checked.sources for image in (r.image, r.null_image) if image is not None]
-        for image, concept in images:
-            read_release_image(checked, image, f"row of {concept!r}")
+        _check_images(write_manifest(work, header, [_source_row(s, nulls=bool(with_null)) for s in sources], rows))
     return Assembled(read_release(folder), composition, provenance)
 
 
@@ -168,6 +146,38 @@ def _read_decisions(out: Path, candidates: Mapping[str, Candidate]) -> dict[str,
         changed = sorted(set(decided.items()) ^ set(now.items()))[0][0]
         raise ValueError(f"{path}: edits have changed since, the first is {changed!r}: review what is new and decide again")
     return decisions
+
+
+def _null_edits(candidates: Mapping[str, Candidate], decisions: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, Candidate]:
+    """The null edit of every source by its concept, or none at all."""
+    found = {c.source.concept: c for c in candidates.values() if c.family == NULL}
+    failed = [c.edit_id for c in found.values() if not decisions["edits"][c.edit_id]["kept"]]
+    if failed:
+        raise ValueError(
+            f"{len(failed)} null edits failed review, the first is {failed[0]!r}; a release has one for every source or none: "
+            "give --no-nulls, or make them anew with another --seed and review them"
+        )
+    if found and (lacking := [s.concept for s in sources if s.concept not in found]):
+        raise ValueError(f"{lacking[0]!r} has no null edit, others have: run 'decodehub construct edit' to the end, or give --no-nulls")
+    return found
+
+
+def _check_images(release: Release) -> None:
+    """Read every image of a release once."""
+    images = [(row.image, row.concept) for row in release.candidates]
+    images += [(image, row.concept) for row in release.sources for image in (row.image, row.null_image) if image is not None]
+    for image, concept in images:
+        read_release_image(release, image, f"row of {concept!r}")
+
+
+def _source_row(source: Source, *, nulls: bool) -> SourceRow:
+    return SourceRow(
+        concept=source.concept,
+        image=source.image,
+        null_image=f"nulls/{source.concept}.png" if nulls else None,
+        source_category=source.source_category,
+        attribution=source.attribution,
+    )
 
 
 def _row(candidate: Candidate, decision: Mapping[str, Any]) -> EditRow:

@@ -134,13 +134,11 @@ def make_record(
     Raises:
         ValueError: as :func:`score_pairs`.
     """
-    settings = settings or Settings()
     if head_release == SAMPLE and pairs.release != SAMPLE:
         pairs = dataclasses.replace(pairs, release=SAMPLE)
-    scores = _as_saved(scores)
+    settings, scores = settings or Settings(), _as_saved(scores)
     metrics = score_pairs(pairs, scores, settings)
-    digest = save_scores(Path(folder) / PREDICTIONS, scores)
-    table = pairs.table()
+    digest, table = save_scores(Path(folder) / PREDICTIONS, scores), pairs.table()
     write_json(Path(folder) / TABLE, table)
     stated = {
         "kind": "score" if pairs.targets is None else "evaluation",

@@ -35,6 +35,7 @@ NOISE_SEEDS = ("image", "released_code")
 VALUES, AUDIT, PROBE = "values.csv", "audit.json", "probe.json"
 # Code that decides values; a change of it makes them anew.
 _CODE = code_hash("decodehub.metrics.reconstruction_quality.measures")
+_CELLS = [(kind, level) for kind in LEVELS for level in range(len(LEVELS[kind]))]  # the degradations of an image
 
 
 @dataclass(frozen=True)
@@ -290,34 +291,16 @@ def run_probe(
             raise ValueError(
                 f"{name} compares a reconstruction with the references of others, which a degraded image does not have: leave it out"
             )
-    cells = [(kind, level) for kind in LEVELS for level in range(len(LEVELS[kind]))]
-    table = {name: np.full((len(images), len(cells)), np.nan) for name in names}
-    described: dict[str, dict[str, Any]] = {}
-    networks: dict[str, Any] = {}
-
-    def variants(item: tuple[str, ImageSource]) -> tuple[ImageSource, list[ImageSource]]:
-        name, image = item
-        fitted = _pixels.fit(image.load())
-        made = [degrade(fitted, kind, LEVELS[kind][level], _noise(noise_seed, image, fitted, LEVELS[kind][level])) for kind, level in cells]
-        return source(fitted, name), [source(pixels, f"{name}, {kind} {level + 1}") for pixels, (kind, level) in zip(made, cells)]
-
-    for i, (reference, made) in enumerate(
-        tqdm(map_threads(variants, images.items()), total=len(images), unit="image", disable=not progress)
-    ):
-        for name, values in measure(
-            list(names), [reference] * len(made), made, device=device, batch_size=batch_size, networks=networks
-        ).items():
-            table[name][i] = values.values
-            described[name] = {"higher_is_better": values.higher_is_better, "settings": values.settings}
+    table, described = _degraded_values(images, names, noise_seed, progress, device=device, batch_size=batch_size)
     numbers = []
     for name in names:
         for kind in LEVELS:
-            part = table[name][:, [j for j, cell in enumerate(cells) if cell[0] == kind]]
+            part = table[name][:, [j for j, cell in enumerate(_CELLS) if cell[0] == kind]]
             for number in degradation_tracking(oriented(part, described[name]["higher_is_better"]), settings):
                 numbers.append({"measure": name, "degradation": kind, **_plain(number)})
     rows = [["image", "degradation", "level", "strength", *names]]
     for i, image_name in enumerate(images):
-        for j, (kind, level) in enumerate(cells):
+        for j, (kind, level) in enumerate(_CELLS):
             rows.append([image_name, kind, str(level + 1), f"{LEVELS[kind][level]:g}", *(_text(table[name][i, j]) for name in names)])
     write_bytes(out / VALUES, csv_bytes(rows))
     result = {
@@ -334,6 +317,30 @@ def run_probe(
     }
     write_json(out / PROBE, result)
     return result
+
+
+def _degraded_values(
+    images: Mapping[str, ImageSource], names: Sequence[str], noise_seed: str, progress: bool, **options: Any
+) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+    """Of each measure its values (images, `_CELLS`) and what decided them; `options` are those of `measure`."""
+    table = {name: np.full((len(images), len(_CELLS)), np.nan) for name in names}
+    described: dict[str, dict[str, Any]] = {}
+    networks: dict[str, Any] = {}
+
+    def variants(item: tuple[str, ImageSource]) -> tuple[ImageSource, list[ImageSource]]:
+        name, image = item
+        fitted = _pixels.fit(image.load())
+        made = [
+            degrade(fitted, kind, LEVELS[kind][level], _noise(noise_seed, image, fitted, LEVELS[kind][level])) for kind, level in _CELLS
+        ]
+        return source(fitted, name), [source(pixels, f"{name}, {kind} {level + 1}") for pixels, (kind, level) in zip(made, _CELLS)]
+
+    each = tqdm(map_threads(variants, images.items()), total=len(images), unit="image", disable=not progress)
+    for i, (reference, made) in enumerate(each):
+        for name, values in measure(list(names), [reference] * len(made), made, networks=networks, **options).items():
+            table[name][i] = values.values
+            described[name] = {"higher_is_better": values.higher_is_better, "settings": values.settings}
+    return table, described
 
 
 def sample_images() -> dict[str, ImageSource]:

@@ -6,16 +6,17 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from accelerate import Accelerator
 
 from decodehub.core.files import write_bytes
 from decodehub.core.records import ModelInfo, ResultRecord
+from decodehub.hub_models.bcs import BCSModel
 from decodehub.loaders.frozen_encoder import hash_state_dict
 from decodehub.loaders.image_encoders import load_encoder
-from decodehub.loaders.pair_features import pair_features
+from decodehub.loaders.pair_features import PairFeatures, pair_features
 from decodehub.loaders.reconstruction_pairs import PairedFolders
 from decodehub.metrics.bcs.heads import load_head
 from decodehub.metrics.bcs.protocol import Pairs, Scores, make_record
@@ -75,7 +76,44 @@ def score_folders(
         return None
     output = head.to(accelerator.device).predict(pairs.features, progress)
     scores = Scores(output.question_scores.numpy(), output.spread.numpy())
-    rows = [
+    rows = _rows(found, pairs)
+    record = make_record(
+        out,
+        Pairs(release, rows),
+        scores,
+        model=_about(head, model),
+        data=f"{data}; pairs by {found.rule}",
+        encoders=head.config.encoders,
+        output_type=head.config.output_type,
+        head_release=head.config.release,
+        device=accelerator.device.type,
+    )
+    names = [(pair.reference.relative_to(references), pair.reconstruction.relative_to(reconstructions)) for pair in found.pairs]
+    write_bytes(out / "scores.csv", csv_bytes(_score_rows(rows, names, scores, record.is_sample)))
+    write_bytes(out / "unmatched.csv", csv_bytes(_unmatched_rows(found, references, reconstructions)))
+    named = [(pair.key, pair.reference, pair.reconstruction) for pair in found.pairs]
+    return ScoredFolders(record, scores.question_scores, named, found.unmatched_references, found.unmatched_reconstructions)
+
+
+def _unmatched_rows(found: PairedFolders, references: Path, reconstructions: Path) -> Iterator[Sequence[str]]:
+    yield ["kind", "file"]
+    yield from (("reference", path.relative_to(references).as_posix()) for path in found.unmatched_references)
+    yield from (("reconstruction", path.relative_to(reconstructions).as_posix()) for path in found.unmatched_reconstructions)
+
+
+def _about(head: BCSModel, model: str | None) -> ModelInfo:
+    return ModelInfo(
+        id=Path(model).resolve().name if model and Path(model).is_dir() else str(model or head.config.name_or_path),
+        revision=getattr(head.config, "_commit_hash", None),
+        parameters=head.num_parameters(),
+        pretrained_on=", ".join(entry["id"] for entry in head.config.encoders),
+        notes=f"head {hash_state_dict(head.network)}, trained on {head.config.n_train} pairs of bcs-annotations release {head.config.release}",
+    )
+
+
+def _rows(found: PairedFolders, pairs: PairFeatures) -> list[dict[str, Any]]:
+    """Rows of the table of pairs."""
+    return [
         {
             "pair_id": pair.key,
             "method": pair.method,
@@ -86,35 +124,6 @@ def score_folders(
         }
         for i, pair in enumerate(found.pairs)
     ]
-    record = make_record(
-        out,
-        Pairs(release, rows),
-        scores,
-        model=ModelInfo(
-            id=Path(model).resolve().name if model and Path(model).is_dir() else str(model or head.config.name_or_path),
-            revision=getattr(head.config, "_commit_hash", None),
-            parameters=head.num_parameters(),
-            pretrained_on=", ".join(entry["id"] for entry in head.config.encoders),
-            notes=f"head {hash_state_dict(head.network)}, trained on {head.config.n_train} pairs of bcs-annotations release {head.config.release}",
-        ),
-        data=f"{data}; pairs by {found.rule}",
-        encoders=head.config.encoders,
-        output_type=head.config.output_type,
-        head_release=head.config.release,
-        device=accelerator.device.type,
-    )
-    names = [(pair.reference.relative_to(references), pair.reconstruction.relative_to(reconstructions)) for pair in found.pairs]
-    write_bytes(out / "scores.csv", csv_bytes(_score_rows(rows, names, scores, record.is_sample)))
-    unmatched = [("reference", path.relative_to(references).as_posix()) for path in found.unmatched_references]
-    unmatched += [("reconstruction", path.relative_to(reconstructions).as_posix()) for path in found.unmatched_reconstructions]
-    write_bytes(out / "unmatched.csv", csv_bytes([["kind", "file"], *unmatched]))
-    return ScoredFolders(
-        record,
-        scores.question_scores,
-        [(pair.key, pair.reference, pair.reconstruction) for pair in found.pairs],
-        found.unmatched_references,
-        found.unmatched_reconstructions,
-    )
 
 
 def _score_rows(rows: list[dict], names: list[tuple[Path, Path]], scores: Scores, sample: bool) -> Iterator[Sequence[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +78,6 @@ def train_and_evaluate(
     accelerator = Accelerator()
     annotations = load_annotations(data_dir, weight_rule, teachers)
     encoders = [load_encoder(id, accelerator.device) for id in encoder_ids]
-    ids = [row["pair_id"] for row in annotations.rows]
     pairs = pair_features(
         encoders,
         annotations.references,
@@ -87,32 +86,63 @@ def train_and_evaluate(
         out=out / FEATURES,
         accelerator=accelerator,
         progress=progress,
-        ids=ids,
+        ids=[row["pair_id"] for row in annotations.rows],
     )
     if not accelerator.is_main_process:
         return None
     split = Split(*(np.flatnonzero(annotations.split == name) for name in Split._fields))
-    config = BCSConfig(
+    config = make_config(encoders, seeds, output_type, hidden_size, annotations.release)
+    run = run_description(config, settings, annotations, pairs, output_type)
+    model = BCSModel(config).to(accelerator.device)
+    data = PairData(pairs.features, annotations.targets, annotations.weights, split.train, split.validation)
+    trainer = fit(model, data, settings, out / CHECKPOINT, run["hash"], resume=resume, progress=progress)
+    if output_type == "snapping":
+        snap(model, data, split)
+    baselines = {"train_mean": train_mean(annotations, split)}
+    if baseline:
+        baselines[BASELINE] = baseline_scores(config, data, split, encoders[0].dim, settings.validation_loss)
+    evaluation = evaluate(out, model, data, annotations, split, [e.name for e in encoders], baselines, run, trainer.best_epoch.tolist())
+    train_loss = [[None if math.isnan(v) else v for v in row] for row in trainer.train_loss]  # none once a member has stopped
+    losses = {"train_loss": train_loss, "validation_loss": trainer.validation_loss, "best_epoch": trainer.best_epoch.tolist()}
+    write_json(out / RUN, run | losses)
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    return evaluation
+
+
+def make_config(encoders: Sequence[FrozenEncoder], seeds: Sequence[int], output_type: str, hidden_size: int, release: str) -> BCSConfig:
+    """Configuration of a new head on these encoders."""
+    return BCSConfig(
         encoders=[{"id": pinned_id(e), "dim": e.dim, "fingerprint": e.fingerprint} for e in encoders],
         seeds=list(seeds),
         architecture="ordinal_prototype" if output_type == "prototypes" else "mlp",
         hidden_size=hidden_size,
         ffn_size=2 * hidden_size,
-        release=annotations.release,
+        release=release,
     )
-    run = run_description(config, settings, annotations, pairs, output_type)
-    model = BCSModel(config).to(accelerator.device)
-    data = PairData(pairs.features, annotations.targets, annotations.weights, split.train, split.validation)
-    trainer = fit(model, data, settings, out / CHECKPOINT, run["hash"], resume=resume, progress=progress)
-    model.config.n_train = len(split.train)
-    if output_type == "snapping":
-        known = np.where(annotations.weights > 0, annotations.targets, np.nan)[split.validation]
-        continuous = model.predict(pairs.features[split.validation]).question_scores.numpy()
-        model.config.thresholds, model.config.output_type = fit_thresholds(continuous, known), "ordinal"
-    output = model.predict(pairs.features[split.test])
-    baselines = {"train_mean": train_mean(annotations, split)}
-    if baseline:
-        baselines[BASELINE] = baseline_scores(config, data, split, encoders[0].dim, settings.validation_loss)
+
+
+def snap(model: BCSModel, data: PairData, split: Split) -> None:
+    """Make the scores of a trained head ordinal, by thresholds that are fitted on the validation pairs."""
+    known = np.where(data.weights > 0, data.targets, np.nan)[split.validation]
+    continuous = model.predict(data.features[split.validation]).question_scores.numpy()
+    model.config.thresholds, model.config.output_type = fit_thresholds(continuous, known), "ordinal"
+
+
+def evaluate(
+    out: Path,
+    model: BCSModel,
+    data: PairData,
+    annotations: Annotations,
+    split: Split,
+    encoders: Sequence[str],
+    baselines: Mapping[str, np.ndarray],
+    run: Mapping[str, Any],
+    best_epoch: list[int],
+) -> Evaluation:
+    """Score the test pairs, save the head and write the record; `encoders` are names, `run` is what :func:`run_description` gave."""
+    device, config = model.device.type, model.config
+    config.n_train = len(split.train)
+    output = model.predict(data.features[split.test])
     save_model(model, out / MODEL)
     tested = annotations.take(split.test)
     record = make_record(
@@ -122,20 +152,16 @@ def train_and_evaluate(
         model=ModelInfo(
             id="bcs",
             parameters=model.num_parameters(),
-            pretrained_on=", ".join(e.name for e in encoders),
-            notes=f"{config.n_members} members of {model.num_parameters() // config.n_members:,} parameters, best epochs {trainer.best_epoch.tolist()}",
+            pretrained_on=", ".join(encoders),
+            notes=f"{config.n_members} members of {model.num_parameters() // config.n_members:,} parameters, best epochs {best_epoch}",
         ),
         data=f"bcs-annotations release {annotations.release}, test concepts; consensus of {annotations.n_annotators} annotators",
         encoders=config.encoders or [],
-        output_type=model.config.output_type,
+        output_type=config.output_type,
         head_release=annotations.release,
         training={**run, "train_pairs": len(split.train), "validation_pairs": len(split.validation)},
-        device=accelerator.device.type,
+        device=device,
     )
-    train_loss = [[None if math.isnan(v) else v for v in row] for row in trainer.train_loss]  # none once a member has stopped
-    losses = {"train_loss": train_loss, "validation_loss": trainer.validation_loss, "best_epoch": trainer.best_epoch.tolist()}
-    write_json(out / RUN, run | losses)
-    (out / CHECKPOINT).unlink(missing_ok=True)
     return Evaluation(record, tested.targets, tested.weights, output.question_scores.numpy())
 
 
