@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from decodehub.core.tables import Table
     from decodehub.metrics.vlm_agreement.agreement import AnswerTable
 
+PARSERS: tuple[Literal["strict"], Literal["lenient"]] = ("strict", "lenient")  # by --lenient
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 DataDir = Annotated[
@@ -129,7 +131,7 @@ def annotate(
     from decodehub.hub_datasets.bcs_annotations.release import read_release
 
     state = PartialState(cpu=not torch.accelerator.is_available())  # or processes on CPUs would not know of each other
-    name, parser = name or model.rstrip("/").rsplit("/", 1)[-1], "lenient" if lenient else "strict"
+    name, parser = name or model.rstrip("/").rsplit("/", 1)[-1], PARSERS[lenient]
     found = model_revision(model, revision)
     settings = Settings(name, model, found, prompts, dtype, max_new_tokens, batch_size, retries, parser)
     check_settings(out, settings, overwrite=overwrite)

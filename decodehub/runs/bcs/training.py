@@ -124,7 +124,7 @@ def make_config(encoders: Sequence[FrozenEncoder], seeds: Sequence[int], output_
 def snap(model: BCSModel, data: PairData, split: Split) -> None:
     """Make the scores of a trained head ordinal, by thresholds that are fitted on the validation pairs."""
     known = np.where(data.weights > 0, data.targets, np.nan)[split.validation]
-    continuous = model.predict(data.features[split.validation]).question_scores.numpy()
+    continuous = np.asarray(model.predict(data.features[split.validation]).question_scores)
     model.config.thresholds, model.config.output_type = fit_thresholds(continuous, known), "ordinal"
 
 
@@ -143,12 +143,13 @@ def evaluate(
     device, config = model.device.type, model.config
     config.n_train = len(split.train)
     output = model.predict(data.features[split.test])
+    scores = Scores(np.asarray(output.question_scores), np.asarray(output.spread), baselines)
     save_model(model, out / MODEL)
     tested = annotations.take(split.test)
     record = make_record(
         out,
         Pairs(annotations.release, tested.rows, tested.targets, tested.weights),
-        Scores(output.question_scores.numpy(), output.spread.numpy(), baselines),
+        scores,
         model=ModelInfo(
             id="bcs",
             parameters=model.num_parameters(),
@@ -162,7 +163,7 @@ def evaluate(
         training={**run, "train_pairs": len(split.train), "validation_pairs": len(split.validation)},
         device=device,
     )
-    return Evaluation(record, tested.targets, tested.weights, output.question_scores.numpy())
+    return Evaluation(record, tested.targets, tested.weights, scores.question_scores)
 
 
 def fit(
