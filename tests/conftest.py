@@ -186,3 +186,16 @@ def hub(hub_server: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HF_TOKEN", hub_server.token)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     return hub_server
+
+
+@pytest.fixture
+def launch_two() -> Any:
+    """``accelerate.debug_launcher`` for two processes. They are forked, so what an earlier test made Accelerate believe is forgotten first."""
+    from accelerate import debug_launcher
+    from accelerate.state import AcceleratorState
+
+    def launch(work: Any, args: tuple[Any, ...] = ()) -> None:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        debug_launcher(work, args, num_processes=2)
+
+    return launch

@@ -676,13 +676,7 @@ def test_equal_rows_of_different_images_warn_and_of_one_image_do_not() -> None:
 # ------------------------------------------------------------------------------------------------------------------------- processes
 
 
-def _in_two_processes(work: Any) -> None:
-    from accelerate import debug_launcher
-
-    debug_launcher(work, num_processes=2)
-
-
-def test_two_processes_share_the_images(tmp_path: Path) -> None:
+def test_two_processes_share_the_images(tmp_path: Path, launch_two: Any) -> None:
     images = [encode_png(p) for p in _pixels(7)]
     images.insert(3, images[0])
     cached = images[1:3]
@@ -702,7 +696,7 @@ def test_two_processes_share_the_images(tmp_path: Path) -> None:
             np.savez(tmp_path / f"{name}-{rank}.npz", features=features, encoded=encoder.encoded - before)
             accelerator.wait_for_everyone()
 
-    _in_two_processes(work)
+    launch_two(work)
     for name, encoded in (("plain", 7), ("cache", 5), ("again", 0)):
         results = [np.load(tmp_path / f"{name}-{rank}.npz") for rank in (0, 1)]
         assert sum(int(result["encoded"]) for result in results) == encoded, name
@@ -710,7 +704,7 @@ def test_two_processes_share_the_images(tmp_path: Path) -> None:
             assert np.array_equal(result["features"], expected), name
 
 
-def test_one_image_for_two_processes_and_a_failure_in_one_of_them(tmp_path: Path) -> None:
+def test_one_image_for_two_processes_and_a_failure_in_one_of_them(tmp_path: Path, launch_two: Any) -> None:
     images = [encode_png(p) for p in _pixels(4)]
 
     def work() -> None:
@@ -726,7 +720,7 @@ def test_one_image_for_two_processes_and_a_failure_in_one_of_them(tmp_path: Path
             messages.append(f"{caught.type.__name__}: {caught.value}")
         np.savez(tmp_path / f"{rank}.npz", one=one, messages=np.array(messages))
 
-    _in_two_processes(work)
+    launch_two(work)
     results = [np.load(tmp_path / f"{rank}.npz") for rank in (0, 1)]
     expected = image_features(MeanColour(), images[:1], progress=False)
     assert all(np.array_equal(result["one"], expected) for result in results)

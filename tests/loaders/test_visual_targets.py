@@ -566,9 +566,7 @@ def test_missing_diffusers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------------------------------------------------------- processes
 
 
-def test_two_processes_give_the_target_of_one(tmp_path: Path) -> None:
-    from accelerate import debug_launcher
-
+def test_two_processes_give_the_target_of_one(tmp_path: Path, launch_two: Any) -> None:
     images = [*IMAGES, IMAGES[0][::-1].copy(), IMAGES[1][::-1].copy()]
     expected = _grid("neurobridge", seed=2).compute(images, progress=False)["image"]
 
@@ -579,5 +577,5 @@ def test_two_processes_give_the_target_of_one(tmp_path: Path) -> None:
         rows = _grid("neurobridge", seed=2).compute(images, accelerator=accelerator, cache_dir=tmp_path / "cache", progress=False)["image"]
         np.save(tmp_path / f"{accelerator.process_index}.npy", rows)
 
-    debug_launcher(work, num_processes=2)
+    launch_two(work)
     assert all(np.array_equal(np.load(tmp_path / f"{rank}.npy"), expected) for rank in (0, 1))

@@ -158,10 +158,8 @@ def score_share(expected: np.ndarray) -> None:
     np.testing.assert_allclose(gathered, expected, rtol=0, atol=1e-6)
 
 
-def test_two_processes_give_what_one_gives() -> None:
-    from accelerate import debug_launcher
-
+def test_two_processes_give_what_one_gives(launch_two: Any) -> None:
     model = BCSModel(BCSConfig(encoders=[{"id": "x", "dim": 6, "fingerprint": None}], hidden_size=8, ffn_size=8)).eval()
     model.encoders = [FakeEncoder()]
     expected = model.score(pictures(3) * 3, pictures(9, 1)).question_scores.numpy()
-    debug_launcher(score_share, (expected,), num_processes=2)
+    launch_two(score_share, (expected,))

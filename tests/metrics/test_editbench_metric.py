@@ -370,10 +370,10 @@ def scores_of_two_processes(matrices: Matrices, table: Benchmark, folder: str) -
         (Path(folder) / "found.json").write_text(json.dumps(metric.compute(benchmark=table)))
 
 
-def test_two_processes_give_what_one_gives(metric: Any, tmp_path: Path, make_release: Callable[..., Path]) -> None:
+def test_two_processes_give_what_one_gives(metric: Any, tmp_path: Path, make_release: Callable[..., Path], launch_two: Any) -> None:
     # Seven queries in batches of two over two processes: the last batch is padded, and its copies must not be scored.
     b = load_benchmark(str(make_release(tmp_path / "seven", concepts=7)))
     matrices = random_matrices(b)
-    accelerate.debug_launcher(scores_of_two_processes, args=(matrices, b, str(tmp_path)), num_processes=2)
+    launch_two(scores_of_two_processes, (matrices, b, str(tmp_path)))
     one = metric.compute(predictions=rows_of(matrices), references=list(b.concepts), benchmark=b)
     assert json.loads((tmp_path / "found.json").read_text()) == json.loads(json.dumps(one))
