@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
-from decodehub.core.files import inside, new_folder, read_data, sha256_json
+from decodehub.core.files import inside, new_folder, read_json_lines, sha256_json
 from decodehub.loaders.pair_ids import normalise_concept, parse_pair_id
 
 from .own import copy_image
@@ -232,19 +232,11 @@ def _pair_rows(kept: dict[str, _Raw], copied: dict[Path, tuple[str, str]], rule:
 def _score_rows(folder: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     path = next((folder / name for name in SCORES if (folder / name).is_file()), folder / SCORES[0])
     try:
-        text = read_data(path).decode("utf-8")
-    except (FileNotFoundError, ValueError) as error:
+        yield from read_json_lines(path)
+    except FileNotFoundError as error:
         raise ReleaseError(f"{error}; a run folder of the published pipeline holds {' or '.join(SCORES)}") from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            where = f"{path}, row {number}"
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ReleaseError(f"{where}: not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise ReleaseError(f"{where}: expected an object, found {type(row).__name__}")
-            yield where, row
+    except ValueError as error:
+        raise ReleaseError(str(error)) from None
 
 
 def _raw_pair(row: dict[str, Any], images: Path, where: str) -> _Raw:
